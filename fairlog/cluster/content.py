@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from fairlog.cluster import records
 from fairlog.cluster.interface import Topic
-from fairlog_types import CorruptStorage
+from fairlog_types import CorruptStorage, ShardNumber
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,17 +17,29 @@ class StoreContent:
 
     node: records.NodeRecord
     starts: int
+    """Of its one shard; of several, their starts and the changes of features, all together."""
+    shards: int
+    """How many there are."""
+    started: Mapping[ShardNumber, records.ShardRecord]
+    """How far each of them has come; one that never started is not there."""
     next_producer_id: int
     served: Sequence[Topic]
     deleting: Sequence[Topic]
-    group_journals_begun: bool
-    """All of them are on disk."""
+    dropped: Mapping[UUID, Collection[ShardNumber]]
+    """Of topics that are being deleted, the shards that have no log of theirs any more, if it is not the only one."""
+    addresses: Mapping[int, records.AddressRecord]
+    """Where brokers were last reached, by node id, if there are several."""
     feature_levels: Mapping[str, int]
     """Those that were set, by the features' names."""
     broker_configs: Mapping[str, Mapping[str, str]]
     """What clients have set, by the broker's id in decimal, or nothing for all brokers."""
     group_configs: Mapping[str, Mapping[str, str]]
     """What clients have set, by the consumer group's id."""
+
+    @property
+    def group_journals_begun(self) -> bool:
+        """All of them are on disk, in all shards."""
+        return sum(shard.group_journals_begun for shard in self.started.values()) == self.shards
 
 
 def read_content(content: Mapping[bytes, bytes]) -> StoreContent:
@@ -35,16 +48,25 @@ def read_content(content: Mapping[bytes, bytes]) -> StoreContent:
         version = records.decode_format(content[records.FORMAT_KEY])
         if version > records.VERSION:
             raise CorruptStorage(f"it has format {version}, and this program reads up to {records.VERSION}")
-        topics = [
-            records.decode_topic(key, value) for key, value in content.items() if key.startswith(records.TOPIC_PREFIX)
-        ]
+        topics = records.decode_topics(content)
+        starts = records.decode_count(content[records.STARTS_KEY], "starts")
+        shards = records.decode_shards(content)
+        started = records.decode_shard_records(content, shards)
+        if shards == 1:
+            started = {ShardNumber(0): records.ShardRecord(starts, records.GROUP_JOURNALS_BEGUN_KEY in content)}
+        dropped: dict[UUID, set[ShardNumber]] = {}
+        for topic_id, shard in records.decode_dropped(content, shards):
+            dropped.setdefault(topic_id, set()).add(shard)
         return StoreContent(
             records.decode_node(content[records.NODE_KEY]),
-            records.decode_count(content[records.STARTS_KEY], "starts"),
+            starts,
+            shards,
+            started,
             records.decode_count(content[records.PRODUCER_IDS_KEY], "producer-ids"),
             [record.topic for record in topics if not record.deleting],
             [record.topic for record in topics if record.deleting],
-            records.GROUP_JOURNALS_BEGUN_KEY in content,
+            dropped,
+            records.decode_addresses(content),
             records.decode_features(content),
             records.decode_broker_configs(content),
             records.decode_group_configs(content),

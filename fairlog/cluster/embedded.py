@@ -1,93 +1,96 @@
-"""The cluster store of a single node: a small LMDB environment of its own, and its content in memory.
+"""The cluster store of a data directory: a small LMDB environment of its own, and its content in memory.
 
-How it works. `open` reads everything into memory and counts the start. A change takes the lock, is checked against
-memory, goes to LMDB in one synced transaction in a worker thread, and only then into memory. So a reader on the event
-loop sees a change when it is durable, never before. LMDB's commit is atomic: a crash leaves the old state or the new
-one, and there is nothing to repair.
+How it works. `open` reads everything into memory and counts the start. A change takes the lock, is decided on memory,
+goes to LMDB in one synced transaction in a worker thread, and only then into memory. So a reader on the event loop sees
+a change when it is durable, never before. LMDB's commit is atomic: a crash leaves the old state or the new one, and
+there is nothing to repair.
+
+If the data is spread over several shards, the process of each opens the environment, and LMDB lets one of them write at
+a time. LMDB numbers its transactions, and the store knows up to which one it has read. A change that finds a newer one,
+inside its own write transaction, was decided on old memory: it writes nothing, takes in what the others changed, and is
+decided again. `run` looks at the number every 20 ms, so readers see what others changed soon after.
 
 The first failed write closes the store for changes until a restart: it is not known what a failed commit or fsync left
-on disk, and a later fsync of the same file would make it look durable (invariant 12). Reads continue.
+on disk, and a later fsync of the same file would make it look durable (invariant 12). Reads continue. With several
+processes, Linux reports a failed fsync once to each that has the file open, so the next change of each fails as well.
 
 The environment is separate from the data logs', because its few changes are fully synced while the data logs' many are
 not.
 
 What it does not do: it does not touch journals or data logs (the node does, between `delete_topic` and
-`forget_topic`), and does not guard the directory against a second process (`fairlog.directory` does).
+`forget_topic`), and does not guard the directory against another node (`fairlog.directory` does).
 """
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import types
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar, cast
 from uuid import UUID
 
 import lmdb
 import trio
 
-from datalog.lmdb_file import check_length
-from datalog.new_file import make_file
 from fairlog.cluster import records
-from fairlog.cluster.features import (
-    FEATURES,
-    Feature,
-    FeatureLevels,
-    FeatureUpdate,
-    first_epoch,
-    unsupported,
-    updated_untrusted,
-)
-from fairlog.cluster.interface import InvalidTopic, Leader, Topic, TopicExists, UnknownTopic
+from fairlog.cluster.features import FEATURES, Feature, FeatureLevels, FeatureUpdate, updated_untrusted
+from fairlog.cluster.interface import BrokerAddress, InvalidTopic, Leader, Topic, TopicExists, UnknownTopic
+from fairlog.cluster.memory import Changes, StoreMemory
+from fairlog.cluster.opening import STORE_FILE, begin, content, corrupt, make, named, opened, put
+from fairlog.cluster.opening import StoreMismatch as StoreMismatch
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted, folded_name
-from fairlog_types import CorruptStorage, LeaderEpoch, StorageFailure
+from fairlog_types import CorruptStorage, LeaderEpoch, LogId, LogKind, ShardNumber, StorageFailure
+from shard.directory import FIRST_SHARD
+from shard.placement import Placement
 
-_MAP_BYTES = 256 * 1024 * 1024
-"""Room for about a million topics; address space, not disk."""
+NOTICE_SECONDS = 0.020
+"""How long another process' change may stay unseen: little beside the time that a client takes to act on it."""
 
+_PLACEMENT, _TOGETHER = "fairlog.placement", "together"
+"""A topic's config, and its value if one shard leads all its partitions."""
 
-class StoreMismatch(Exception):
-    """The directory is another node's, or was written by a newer program. The message says which."""
+_Answer = TypeVar("_Answer")
 
 
 class EmbeddedStore:
-    """`ClusterStore` for one node. Make one with `open`; see the interface for the methods' promises."""
+    """`ClusterStore` for one process. Make one with `open`; see the interface for the methods' promises."""
 
-    def __init__(
-        self,
-        environment: lmdb.Environment,
-        directory: Path,
-        node: records.NodeRecord,
-        starts: int,
-        next_producer_id: int,
-        offsets_log_count: int,
-        topics: Sequence[records.TopicRecord],
-        group_journals_begun: bool,
-        chosen_levels: Mapping[str, int],
-        broker_configs: dict[str, Mapping[str, str]],
-        group_configs: dict[str, Mapping[str, str]],
-        *,
-        features: Mapping[str, Feature],
-    ) -> None:
+    def __init__(self, environment: lmdb.Environment, directory: Path, memory: StoreMemory, seen: int) -> None:
         self._environment = environment
         self._directory = directory
-        self._node = node
-        self._starts = starts
-        self._next_producer_id = next_producer_id
-        self._offsets_log_count = offsets_log_count
-        self._group_journals_begun = group_journals_begun
-        self._broker_configs = broker_configs
-        self._group_configs = group_configs
-        self._by_id = {record.topic.topic_id: record.topic for record in topics if not record.deleting}
-        self._by_name = {topic.name: topic for topic in self._by_id.values()}
-        self._by_folded_name = {folded_name(name): name for name in self._by_name}
-        self._deleting = {record.topic.topic_id: record.topic for record in topics if record.deleting}
+        self._memory = memory
+        self._seen = seen
+        """The last transaction that memory has."""
+        self._placement = Placement(memory.shards)
         self._generation = 0
-        self._features = FeatureLevels(features, chosen_levels, first_epoch(starts))
+        self._changed = trio.Event()
         self._changing = trio.Lock()
         self._failed: StorageFailure | None = None
+
+    @classmethod
+    def prepare(
+        cls,
+        directory: Path,
+        *,
+        node_id: int,
+        group_journal_count: int,
+        shards: int,
+        features: Mapping[str, Feature] = FEATURES,
+    ) -> None:
+        """Make the store in `directory` at the very first start, or check that it fits; counts no start.
+
+        To be called before the processes of several shards `open` the store, while none has it open. Arguments and
+        errors are those of `open`.
+        """
+        make(directory, shards)
+        environment = opened(directory, shards)
+        try:
+            with named(directory), environment.begin(write=True) as transaction:
+                begin(transaction, directory, node_id, group_journal_count, shards, FIRST_SHARD, features)
+        finally:
+            environment.close()
 
     @classmethod
     def open(
@@ -96,34 +99,36 @@ class EmbeddedStore:
         *,
         node_id: int,
         group_journal_count: int,
+        shards: int = 1,
+        shard: ShardNumber = FIRST_SHARD,
         features: Mapping[str, Feature] = FEATURES,
     ) -> EmbeddedStore:
-        """Open the store in `directory`, making both at the very first start; counts this start, durably.
+        """Open the store in `directory` for one of `shards` processes; counts this start of its shard, durably.
 
+        With one shard, the very first start makes the store; with several, `prepare` has. `node_id` is that of shard 0.
         `group_journal_count` matters at the very first start only. `features` are those that this program supports.
+
         Blocks on the disk: call it in a worker thread. Raises StoreMismatch if the directory is another node's or a
-        newer program's, CorruptStorage if its content is not what was written, StorageFailure if the disk refuses.
+        newer program's or has another number of shards, CorruptStorage if its content is not what was written,
+        StorageFailure if the disk refuses.
         """
+        assert 0 <= shard < shards, (shard, shards)
+        if shards == 1:
+            make(directory, shards)
+        elif not (directory / STORE_FILE).exists():
+            raise CorruptStorage(f"the cluster store {directory / STORE_FILE} is missing: restart the whole node")
+        environment = opened(directory, shards)
         try:
-            make_file(directory, _open_environment)
-            check_length(directory / "data.mdb")
-            environment = _open_environment(directory)
-        except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
-            raise CorruptStorage(
-                f"the cluster store {directory / 'data.mdb'} is not readable from byte 0: {error}"
-            ) from error
-        except (lmdb.Error, OSError) as error:
-            raise StorageFailure(f"cannot open the cluster store in {directory}: {error}") from error
-        try:
-            with environment.begin(write=True) as transaction:
-                content = _start(transaction, directory, node_id, group_journal_count, features)
-        except (lmdb.Error, OSError) as error:
-            environment.close()
-            raise StorageFailure(f"cannot write the cluster store in {directory}: {error}") from error
+            with named(directory), environment.begin(write=True) as transaction:
+                memory = begin(transaction, directory, node_id, group_journal_count, shards, shard, features)
+                start = memory.start()
+                put(transaction, start)
+                seen = transaction.id()
         except BaseException:
             environment.close()
             raise
-        return cls(environment, directory, *content, features=features)
+        memory.apply(start)
+        return cls(environment, directory, memory, seen)
 
     def close(self) -> None:
         """Close the environment. Everything that returned is durable already."""
@@ -131,296 +136,272 @@ class EmbeddedStore:
 
     @property
     def cluster_id(self) -> str:
-        return self._node.cluster_id
+        return self._memory.node.cluster_id
 
     @property
     def node_id(self) -> int:
-        return self._node.node_id
+        return self.broker_of(self.shard)
 
     @property
     def starts(self) -> int:
-        return self._starts
+        return self._memory.record_of(self.shard).starts
+
+    @property
+    def shard(self) -> ShardNumber:
+        return self._memory.shard
+
+    @property
+    def placement(self) -> Placement:
+        return self._placement
 
     @property
     def group_journal_count(self) -> int:
-        return self._node.group_journal_count
+        return self._memory.node.group_journal_count
 
     @property
     def offsets_log_count(self) -> int:
-        return self._offsets_log_count
+        return self._memory.offsets_logs
 
     @property
     def group_journals_begun(self) -> bool:
-        """Whether `note_group_journals_begun` was called, in this run or an earlier one."""
-        return self._group_journals_begun
+        """Whether `note_group_journals_begun` was called for this shard, in this run or an earlier one."""
+        return self._memory.record_of(self.shard).group_journals_begun
 
     async def note_group_journals_begun(self) -> None:
-        """All group journals are on disk: from now on none may be missing. Raises StorageFailure."""
-        async with self._changing:
-            count = records.encode_count(self._node.group_journal_count)
-            await self._write({records.GROUP_JOURNALS_BEGUN_KEY: count})
-            self._group_journals_begun = True
+        """All group journals of this shard are on disk: from now on none may be missing. Raises StorageFailure."""
+        await self._change(lambda: (self._memory.begun(), None))
 
     @property
     def features(self) -> FeatureLevels:
-        return self._features
+        return self._memory.features
 
     @property
     def generation(self) -> int:
         return self._generation
 
+    def changed(self) -> trio.Event:
+        """Set at the next change of `generation`. Get it before you look at what may change."""
+        return self._changed
+
+    async def run(self) -> None:
+        """Notice what other processes change; until cancelled. With one shard there is nothing to do.
+
+        Raises StorageFailure, CorruptStorage.
+        """
+        while self._memory.shards > 1:
+            await trio.sleep(NOTICE_SECONDS)
+            if self._others_wrote():
+                async with self._changing:
+                    await self._take_in_others()
+
     def topics(self) -> Sequence[Topic]:
-        return sorted(self._by_name.values(), key=lambda topic: topic.name)
+        return sorted(self._memory.by_name.values(), key=lambda topic: topic.name)
 
     def topic(self, name: str) -> Topic | None:
-        return self._by_name.get(name)
+        return self._memory.by_name.get(name)
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
-        return self._by_id.get(topic_id)
+        return self._memory.by_id.get(topic_id)
 
     def deleting(self) -> Sequence[Topic]:
-        return tuple(self._deleting.values())
+        return tuple(topic for topic in self._memory.deleting.values() if not self._has_dropped(topic.topic_id))
 
     def broker_configs(self, resource: str) -> Mapping[str, str]:
-        return self._broker_configs.get(resource, {})
+        return self._memory.broker_configs.get(resource, {})
 
     def group_configs(self, group: str) -> Mapping[str, str]:
-        return self._group_configs.get(group, {})
+        return self._memory.group_configs.get(group, {})
 
     def configured_groups(self) -> Collection[str]:
-        return self._group_configs.keys()
+        return self._memory.group_configs.keys()
+
+    def brokers(self) -> Sequence[BrokerAddress]:
+        addresses = sorted(self._memory.addresses.items())
+        return [BrokerAddress(node_id, address.host, address.port) for node_id, address in addresses]
+
+    def broker_of(self, shard: ShardNumber) -> int:
+        return self._memory.node.node_id + shard
+
+    def internal_address(self, shard: ShardNumber) -> tuple[str, int] | None:
+        """Host and port where the shard's broker listens for other brokers; None if it has not said so yet."""
+        address = self._memory.addresses.get(self.broker_of(shard))
+        return None if address is None else address.internal
+
+    async def announce(self, address: BrokerAddress, internal: tuple[str, int] | None) -> None:
+        """Tell all brokers where clients reach this one, and where other brokers do. Raises StorageFailure."""
+        assert address.node_id == self.node_id, address
+        record = records.AddressRecord(address.host, address.port, internal)
+        if self._memory.shards == 1:
+            self._memory.addresses[self.node_id] = record
+            self._tell()
+        else:
+            await self._change(lambda: ({records.address_key(self.node_id): records.encode_address(record)}, None))
+
+    def shard_of(self, log: LogId) -> ShardNumber | None:
+        if log.kind == LogKind.OFFSETS.value:
+            known = log.partition < self.offsets_log_count
+            return self._placement.shard_of(log, together=False) if known else None
+        topic = self._memory.by_id.get(UUID(hex=log.topic))
+        if topic is None or log.partition >= topic.partitions:
+            return None
+        return self._placement.shard_of(log, together=_is_together(topic))
 
     def leaders(self, topic: Topic) -> Sequence[Leader]:
-        return [Leader(self.node_id, LeaderEpoch(self._starts))] * topic.partitions
+        leaders = [
+            Leader(self.broker_of(shard), LeaderEpoch(self._memory.record_of(shard).starts))
+            for shard in map(ShardNumber, range(self._memory.shards))
+        ]
+        if len(leaders) == 1:
+            return leaders * topic.partitions
+        together = _is_together(topic)
+        return [leaders[self._placement.shard_of(log, together=together)] for log in topic.logs()]
 
     async def create_topic(self, name: str, *, partitions: int, configs: Mapping[str, str], now_ms: int) -> Topic:
         check_topic_untrusted(name, partitions)
-        async with self._changing:
-            if name in self._by_name:
+
+        def decide() -> tuple[Changes, Topic]:
+            if name in self._memory.by_name:
                 raise TopicExists(f"there is a topic {name} already")
-            if (other := self._by_folded_name.get(folded_name(name))) is not None:
+            if (other := self._memory.by_folded_name.get(folded_name(name))) is not None:
                 raise InvalidTopic(f"the topic name {name} collides with {other}: they differ only in . against _")
             topic = Topic(name, uuid.uuid4(), partitions, types.MappingProxyType(dict(configs)), now_ms)
-            await self._write({records.topic_key(topic.topic_id): _topic_value(topic)})
-            self._by_id[topic.topic_id] = self._by_name[name] = topic
-            self._by_folded_name[folded_name(name)] = name
-            self._generation += 1
-            return topic
+            return _of_topic(topic), topic
+
+        return await self._change(decide)
 
     async def set_topic_configs(self, name: str, configs: Mapping[str, str]) -> Topic:
-        async with self._changing:
-            topic = self._known(name)
-            return await self._replace(dataclasses.replace(topic, configs=types.MappingProxyType(dict(configs))))
+        def decide() -> tuple[Changes, Topic]:
+            topic = dataclasses.replace(self._known(name), configs=types.MappingProxyType(dict(configs)))
+            return _of_topic(topic), topic
+
+        return await self._change(decide)
 
     async def add_partitions(self, name: str, total: int) -> Topic:
-        async with self._changing:
+        def decide() -> tuple[Changes, Topic]:
             topic = self._known(name)
             check_total_untrusted(topic, total)
-            return await self._replace(dataclasses.replace(topic, partitions=total))
+            grown = dataclasses.replace(topic, partitions=total)
+            return _of_topic(grown), grown
+
+        return await self._change(decide)
 
     async def set_broker_configs(self, resource: str, configs: Mapping[str, str]) -> None:
-        async with self._changing:
-            await self._write({records.broker_key(resource): records.encode_broker_configs(configs)})
-            self._broker_configs[resource] = types.MappingProxyType(dict(configs))
-            self._generation += 1
+        await self._change(lambda: ({records.broker_key(resource): records.encode_broker_configs(configs)}, None))
 
     async def set_group_configs(self, group: str, configs: Mapping[str, str]) -> None:
-        async with self._changing:
-            value = records.encode_group_configs(group, configs) if configs else None
-            await self._write({records.group_configs_key(group): value})
-            if configs:
-                self._group_configs[group] = types.MappingProxyType(dict(configs))
-            else:
-                self._group_configs.pop(group, None)
-            self._generation += 1
+        value = records.encode_group_configs(group, configs) if configs else None
+        await self._change(lambda: ({records.group_configs_key(group): value}, None))
 
     async def delete_topic(self, name: str) -> Topic:
-        async with self._changing:
+        def decide() -> tuple[Changes, Topic]:
             topic = self._known(name)
-            await self._write({records.topic_key(topic.topic_id): _topic_value(topic, deleting=True)})
-            del self._by_name[name], self._by_id[topic.topic_id], self._by_folded_name[folded_name(name)]
-            self._deleting[topic.topic_id] = topic
-            self._generation += 1
-            return topic
+            return _of_topic(topic, deleting=True), topic
+
+        return await self._change(decide)
 
     async def forget_topic(self, topic_id: UUID) -> None:
-        async with self._changing:
-            if topic_id not in self._deleting:
-                assert topic_id not in self._by_id, "only a topic that is being deleted may be forgotten"
-                return
-            await self._write({records.topic_key(topic_id): None})
-            del self._deleting[topic_id]
+        def decide() -> tuple[Changes, None]:
+            assert topic_id not in self._memory.by_id, "only a topic that is being deleted may be forgotten"
+            return self._memory.forgotten(topic_id), None
+
+        await self._change(decide)
 
     async def allot_producer_ids(self, count: int) -> range:
         assert count > 0, count
-        async with self._changing:
-            first = self._next_producer_id
-            await self._write({records.PRODUCER_IDS_KEY: records.encode_count(first + count)})
-            self._next_producer_id = first + count
-            return range(first, first + count)
+
+        def decide() -> tuple[Changes, range]:
+            ids = range(self._memory.next_producer_id, self._memory.next_producer_id + count)
+            return {records.PRODUCER_IDS_KEY: records.encode_count(ids.stop)}, ids
+
+        return await self._change(decide)
 
     async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
-        async with self._changing:
-            before = self._features
-            chosen = updated_untrusted(before, updates)
-            changed = {name: level for name, level in chosen.items() if before.chosen.get(name) != level}
-            if validate_only or not changed:
-                return
-            await self._write(
-                {records.feature_key(name): records.encode_count(level) for name, level in changed.items()}
-            )
-            self._features = FeatureLevels(before.supported, chosen, before.epoch + 1)
-            self._generation += 1
+        def decide() -> tuple[Changes, None]:
+            chosen = updated_untrusted(self._memory.features, updates)
+            return {} if validate_only else self._memory.with_levels(chosen), None
+
+        await self._change(decide)
 
     def _known(self, name: str) -> Topic:
-        topic = self._by_name.get(name)
+        topic = self._memory.by_name.get(name)
         if topic is None:
             raise UnknownTopic(f"there is no topic {name}")
         return topic
 
-    async def _replace(self, topic: Topic) -> Topic:
-        """Put a changed topic in the place of what it was. Called under the lock."""
-        await self._write({records.topic_key(topic.topic_id): _topic_value(topic)})
-        self._by_id[topic.topic_id] = self._by_name[topic.name] = topic
-        self._generation += 1
-        return topic
+    def _has_dropped(self, topic_id: UUID) -> bool:
+        return self.shard in self._memory.dropped.get(topic_id, ())
 
-    async def _write(self, changes: Mapping[bytes, bytes | None]) -> None:
-        """Put (or with None, delete) records in one synced transaction. Called under the lock.
+    async def _change(self, decide: Callable[[], tuple[Changes, _Answer]]) -> _Answer:
+        """Make a change durable, then visible. `decide` says on memory what it is, and may be called again.
 
         A worker thread that has begun is waited for even when the caller is cancelled, so that memory
-        cannot fall behind the disk. Raises StorageFailure, and after the first one always.
+        cannot fall behind the disk. Raises what `decide` raises; StorageFailure, and after the first one always.
         """
+        async with self._changing:
+            if self._memory.shards > 1 and self._others_wrote():
+                await self._take_in_others()
+            while True:
+                changes, answer = decide()
+                changes = self._memory.effective(changes)
+                if not changes or await self._write(changes):
+                    return answer
+
+    async def _write(self, changes: Changes) -> bool:
+        """Write changed records in one synced transaction; False if others wrote before. Called under the lock."""
         if self._failed is not None:
             raise StorageFailure(str(self._failed)) from self._failed
         try:
-            await trio.to_thread.run_sync(self._write_in_thread, changes)
+            seen, others = await trio.to_thread.run_sync(self._write_in_thread, changes)
         except lmdb.Error as error:
             self._failed = StorageFailure(
                 f"cannot write the cluster store in {self._directory}: {error}; the change was refused, and so are "
                 "all later ones. See to the disk, then restart the node"
             )
             raise self._failed from error
+        self._take_in(seen, changes if others is None else others)
+        return others is None
 
-    def _write_in_thread(self, changes: Mapping[bytes, bytes | None]) -> None:
+    def _write_in_thread(self, changes: Changes) -> tuple[int, Changes | None]:
+        """The transaction up to which memory is known, and what others have changed if that forbids to write."""
         with self._environment.begin(write=True) as transaction:
-            for key, value in changes.items():
-                if value is None:
-                    transaction.delete(key)
-                else:
-                    transaction.put(key, value)
+            if (before := transaction.id() - 1) != self._seen:
+                return before, self._memory.differences(content(transaction))
+            put(transaction, changes)
+            return transaction.id(), None
+
+    def _others_wrote(self) -> bool:
+        return cast("dict[str, int]", self._environment.info())["last_txnid"] != self._seen
+
+    async def _take_in_others(self) -> None:
+        """Called under the lock."""
+        try:
+            seen, changes = await trio.to_thread.run_sync(self._read_in_thread)
+        except lmdb.Error as error:
+            raise StorageFailure(f"cannot read the cluster store in {self._directory}: {error}") from error
+        self._take_in(seen, changes)
+
+    def _read_in_thread(self) -> tuple[int, Changes]:
+        with self._environment.begin() as transaction:
+            return transaction.id(), self._memory.differences(content(transaction))
+
+    def _take_in(self, seen: int, changes: Changes) -> None:
+        try:
+            visible = self._memory.apply(changes)
+        except CorruptStorage as error:
+            raise corrupt(self._directory, error) from error
+        self._seen = seen
+        if visible:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._generation += 1
+        self._changed.set()
+        self._changed = trio.Event()
 
 
-def _open_environment(directory: Path) -> lmdb.Environment:
-    return lmdb.open(str(directory), map_size=_MAP_BYTES, max_dbs=0, max_readers=16)
+def _of_topic(topic: Topic, *, deleting: bool = False) -> Changes:
+    return {records.topic_key(topic.topic_id): records.encode_topic(records.TopicRecord(topic, deleting))}
 
 
-def _new_cluster_id() -> str:
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-
-
-def _topic_value(topic: Topic, *, deleting: bool = False) -> bytes:
-    return records.encode_topic(records.TopicRecord(topic, deleting))
-
-
-_Content = tuple[
-    records.NodeRecord,
-    int,
-    int,
-    int,
-    list[records.TopicRecord],
-    bool,
-    dict[str, int],
-    dict[str, Mapping[str, str]],
-    dict[str, Mapping[str, str]],
-]
-"""Node, starts, next producer id, offsets logs, topics, whether the group journals are begun, levels of features,
-configs of brokers, and configs of groups."""
-
-
-def _start(
-    transaction: lmdb.Transaction,
-    directory: Path,
-    node_id: int,
-    group_journal_count: int,
-    features: Mapping[str, Feature],
-) -> _Content:
-    """Count a start, and bring a store of an older format up to this one; in the same transaction."""
-    content = {bytes(key): bytes(value) for key, value in transaction.cursor()}
-    added: dict[bytes, bytes] = {}
-    if not content:
-        added = {
-            records.FORMAT_KEY: records.encode_format(),
-            records.NODE_KEY: records.encode_node(records.NodeRecord(_new_cluster_id(), node_id, group_journal_count)),
-            records.STARTS_KEY: records.encode_count(0),
-            records.PRODUCER_IDS_KEY: records.encode_count(0),
-            records.OFFSETS_LOGS_KEY: records.encode_count(records.OFFSETS_LOGS),
-        }
-    else:
-        _require_read(content, directory)
-        added = records.brought_up(content)
-    for key, value in added.items():
-        transaction.put(key, value)
-    node, starts, next_producer_id, offsets_logs, topics, begun, levels, brokers, groups = _read(
-        {**content, **added}, directory
-    )
-    if node.node_id != node_id:
-        raise StoreMismatch(
-            f"the data in {directory.parent} is that of node {node.node_id}, but node_id is {node_id}: "
-            "set node_id to what it was, or give another data directory"
-        )
-    if (problem := unsupported(features, levels)) is not None:
-        raise StoreMismatch(
-            f"in the cluster store in {directory}, {problem} Run the version of Fairlog that set it, and take it down"
-            " there first (UpdateFeatures)"
-        )
-    transaction.put(records.STARTS_KEY, records.encode_count(starts + 1))
-    return node, starts + 1, next_producer_id, offsets_logs, topics, begun, levels, brokers, groups
-
-
-def _require_read(content: Mapping[bytes, bytes], directory: Path) -> None:
-    """Raises StoreMismatch for a format that is not read, and CorruptStorage that names the file."""
-    try:
-        version = records.decode_format(content[records.FORMAT_KEY])
-    except KeyError as error:
-        raise _lacks(directory, error) from error
-    except CorruptStorage as error:
-        raise _corrupt(directory, error) from error
-    if version not in records.READ_VERSIONS:
-        raise StoreMismatch(
-            f"the cluster store in {directory} has format {version}, and this program reads "
-            f"{records.READ_VERSIONS[0]} to {records.VERSION}: "
-            "run the version of Fairlog that wrote it, or a newer one"
-        )
-
-
-def _read(content: Mapping[bytes, bytes], directory: Path) -> _Content:
-    """All records of a store of this format. Raises CorruptStorage that names the file."""
-    try:
-        return (
-            records.decode_node(content[records.NODE_KEY]),
-            records.decode_count(content[records.STARTS_KEY], "starts"),
-            records.decode_count(content[records.PRODUCER_IDS_KEY], "producer-ids"),
-            records.decode_count(content[records.OFFSETS_LOGS_KEY], "offsets-logs", least=1),
-            [
-                records.decode_topic(key, value)
-                for key, value in content.items()
-                if key.startswith(records.TOPIC_PREFIX)
-            ],
-            records.GROUP_JOURNALS_BEGUN_KEY in content,
-            records.decode_features(content),
-            records.decode_broker_configs(content),
-            records.decode_group_configs(content),
-        )
-    except KeyError as error:
-        raise _lacks(directory, error) from error
-    except CorruptStorage as error:
-        raise _corrupt(directory, error) from error
-
-
-def _lacks(directory: Path, error: KeyError) -> CorruptStorage:
-    return CorruptStorage(f"the cluster store {directory / 'data.mdb'} lacks the record {error}")
-
-
-def _corrupt(directory: Path, error: CorruptStorage) -> CorruptStorage:
-    return CorruptStorage(f"the cluster store {directory / 'data.mdb'} is corrupt: {error}")
+def _is_together(topic: Topic) -> bool:
+    return topic.configs.get(_PLACEMENT) == _TOGETHER

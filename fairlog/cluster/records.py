@@ -1,14 +1,16 @@
 """The embedded store's records, as bytes: keys and CBOR values of format 3. Pure.
 
-docs/formats/cluster-store.md describes them; tests/golden/cluster-store-3.txt has them as bytes.
+docs/formats/cluster-store.md describes them; tests/golden/cluster-store-3.txt has them as bytes, and
+cluster-store-3-shards.txt those that only a store of several shards has.
 Formats 1 and 2 are read as well: the next start brings the store up to this one (`brought_up`).
 A value that does not read back as it was written is `CorruptStorage`, never a guess.
 """
 
 from __future__ import annotations
 
+import re
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TypeGuard, cast
@@ -19,7 +21,7 @@ import cbor2
 from fairlog import cbor_records
 from fairlog.cbor_records import load, shown
 from fairlog.cluster.interface import Topic
-from fairlog_types import CorruptStorage
+from fairlog_types import CorruptStorage, ShardNumber
 
 MAGIC = "fairlog-cluster"
 VERSION = 3
@@ -39,12 +41,19 @@ PRODUCER_IDS_KEY = b"producer-ids"
 OFFSETS_LOGS_KEY = b"offsets-logs"
 GROUP_JOURNALS_BEGUN_KEY = b"group-journals-begun"
 """Not there before all of them are on disk."""
+SHARDS_KEY = b"shards"
+"""Not there if there is one."""
+SHARD_PREFIX = b"shard/"
+ADDRESS_PREFIX = b"node/"
+DROPPED_PREFIX = b"dropped/"
 TOPIC_PREFIX = b"topic/"
 FEATURE_PREFIX = b"feature/"
 BROKER_PREFIX = b"broker/"
 GROUP_CONFIGS_PREFIX = b"group-config/"
 
 _DIGEST_BYTES = 16
+_ID_BYTES = 16
+_DECIMAL = re.compile(rb"0|[1-9][0-9]{0,9}")
 
 _LIVE, _DELETING = 0, 1
 
@@ -64,6 +73,26 @@ class TopicRecord:
 
     topic: Topic
     deleting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """How far a shard has come."""
+
+    starts: int
+    group_journals_begun: bool
+    """All that it has are on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressRecord:
+    """Where a broker was last reached."""
+
+    host: str
+    port: int
+    """By clients."""
+    internal: tuple[str, int] | None
+    """By the other brokers; None if it listens for none."""
 
 
 def encode_format() -> bytes:
@@ -110,6 +139,95 @@ def decode_count(value: bytes, name: str, *, least: int = 0) -> int:
             raise CorruptStorage(f"the record {name!r} reads {shown(other)}, not a count")
 
 
+def decode_shards(content: Mapping[bytes, bytes]) -> int:
+    """Over how many shards the data is spread. Raises CorruptStorage."""
+    return decode_count(content[SHARDS_KEY], "shards", least=2) if SHARDS_KEY in content else 1
+
+
+def shard_key(shard: ShardNumber) -> bytes:
+    return SHARD_PREFIX + str(shard).encode()
+
+
+def encode_shard(record: ShardRecord) -> bytes:
+    return cbor2.dumps([record.starts, record.group_journals_begun])
+
+
+def decode_shard_records(content: Mapping[bytes, bytes], shards: int) -> dict[ShardNumber, ShardRecord]:
+    """The shards that have started, of so many. Raises CorruptStorage."""
+    found: dict[ShardNumber, ShardRecord] = {}
+    for key, value in content.items():
+        if key.startswith(SHARD_PREFIX):
+            number = _shard_in(key, len(SHARD_PREFIX), shards)
+            match load(value, f"shard/{number}"):
+                case [int(starts), bool(begun)] if starts >= 0:
+                    found[number] = ShardRecord(starts, begun)
+                case other:
+                    raise CorruptStorage(f"the record shard/{number} reads {shown(other)}")
+    return found
+
+
+def address_key(node_id: int) -> bytes:
+    return ADDRESS_PREFIX + str(node_id).encode()
+
+
+def encode_address(record: AddressRecord) -> bytes:
+    return cbor2.dumps([record.host, record.port, *(record.internal or ())])
+
+
+def decode_addresses(content: Mapping[bytes, bytes]) -> dict[int, AddressRecord]:
+    """Where brokers were last reached, by node id. Raises CorruptStorage."""
+    found: dict[int, AddressRecord] = {}
+    for key, value in content.items():
+        if key.startswith(ADDRESS_PREFIX):
+            node_id = _number_in(key, len(ADDRESS_PREFIX))
+            match load(value, f"node/{node_id}"):
+                case [str(host), int(port)] if _are_ports(port):
+                    found[node_id] = AddressRecord(host, port, None)
+                case [str(host), int(port), str(internal), int(internal_port)] if _are_ports(port, internal_port):
+                    found[node_id] = AddressRecord(host, port, (internal, internal_port))
+                case other:
+                    raise CorruptStorage(f"the record node/{node_id} reads {shown(other)}")
+    return found
+
+
+def _are_ports(*numbers: int) -> bool:
+    return all(0 <= number < 1 << 16 for number in numbers)
+
+
+def dropped_key(topic_id: UUID, shard: ShardNumber) -> bytes:
+    """Of the note that the shard has no log of a topic that is being deleted any more."""
+    return DROPPED_PREFIX + topic_id.bytes + b"/" + str(shard).encode()
+
+
+def encode_dropped() -> bytes:
+    return cbor2.dumps(True)
+
+
+def decode_dropped(keys: Iterable[bytes], shards: int) -> list[tuple[UUID, ShardNumber]]:
+    """Which of so many shards have dropped which topic. Raises CorruptStorage."""
+    found: list[tuple[UUID, ShardNumber]] = []
+    for key in keys:
+        if key.startswith(DROPPED_PREFIX):
+            at = len(DROPPED_PREFIX) + _ID_BYTES
+            if key[at : at + 1] != b"/":
+                raise CorruptStorage(f"the record {key!r} has no topic id")
+            found.append((UUID(bytes=key[len(DROPPED_PREFIX) : at]), _shard_in(key, at + 1, shards)))
+    return found
+
+
+def _shard_in(key: bytes, at: int, shards: int) -> ShardNumber:
+    number = _number_in(key, at)
+    if number >= shards:
+        raise CorruptStorage(f"the record {key!r} is of shard {number}, of {shards}")
+    return ShardNumber(number)
+
+
+def _number_in(key: bytes, at: int) -> int:
+    if _DECIMAL.fullmatch(key, at) is None:
+        raise CorruptStorage(f"the record {key!r} has no number in decimal")
+    return int(key[at:])
+
+
 def feature_key(name: str) -> bytes:
     """Of the record that holds a feature's level, as a count."""
     return FEATURE_PREFIX + name.encode()
@@ -139,7 +257,7 @@ def encode_topic(record: TopicRecord) -> bytes:
 
 def decode_topic(key: bytes, value: bytes) -> TopicRecord:
     """Read a topic from its key and value. Raises CorruptStorage."""
-    if len(key) != len(TOPIC_PREFIX) + 16:
+    if len(key) != len(TOPIC_PREFIX) + _ID_BYTES:
         raise CorruptStorage(f"the record {key!r} has no topic id")
     topic_id = UUID(bytes=key[len(TOPIC_PREFIX) :])
     content = load(value, f"topic/{topic_id}")
@@ -151,6 +269,11 @@ def decode_topic(key: bytes, value: bytes) -> TopicRecord:
             return TopicRecord(topic, state == _DELETING)
         case other:
             raise CorruptStorage(f"the record topic/{topic_id} reads {shown(other)}")
+
+
+def decode_topics(content: Mapping[bytes, bytes]) -> list[TopicRecord]:
+    """All topics, also those that are being deleted. Raises CorruptStorage."""
+    return [decode_topic(key, value) for key, value in content.items() if key.startswith(TOPIC_PREFIX)]
 
 
 def broker_key(resource: str) -> bytes:

@@ -10,6 +10,10 @@ the clock, at a rate that no node reaches:
 
 and never below what the store has. This also holds if the same backup is restored twice, or a restored node is backed
 up and restored again, as long as the clock has not been set back (`fairlog.backup.taking_over` checks this).
+
+With several shards, this holds for the starts of each, also of one that the backup does not know. What a shard has
+noted to have dropped is forgotten: its data logs were copied before the store, and may still have it. So are the
+brokers' addresses: those of the node that was backed up may still be served.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import lmdb
 from datalog.lmdb_file import check_length
 from fairlog.cluster import records
 from fairlog.cluster.content import StoreContent, read_content
-from fairlog_types import CorruptStorage, StorageFailure
+from fairlog_types import CorruptStorage, ShardNumber, StorageFailure
 
 PRODUCER_IDS_PER_SECOND = 1 << 20
 _MAP_BYTES = 256 * 1024 * 1024
@@ -47,6 +51,11 @@ def continue_restored(directory: Path, *, now_ms: int) -> StoreContent:
                 transaction.put(records.STARTS_KEY, records.encode_count(starts))
                 transaction.put(records.PRODUCER_IDS_KEY, records.encode_count(producer_id))
                 transaction.delete(records.GROUP_JOURNALS_BEGUN_KEY)  # a backup has none; the start makes them
+                for key, value in _of_shards(content, starts).items():
+                    transaction.put(key, value)
+                for key in found:
+                    if key.startswith((records.DROPPED_PREFIX, records.ADDRESS_PREFIX)):
+                        transaction.delete(key)
         finally:
             environment.close()
     except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
@@ -56,3 +65,16 @@ def continue_restored(directory: Path, *, now_ms: int) -> StoreContent:
     except CorruptStorage as error:
         raise CorruptStorage(f"the cluster store {directory / 'data.mdb'}: {error}") from error
     return content
+
+
+def _of_shards(content: StoreContent, starts: int) -> dict[bytes, bytes]:
+    """The records of several shards, as at this start."""
+    if content.shards == 1:
+        return {}
+    before = {number: content.started[number].starts for number in content.started}
+    return {
+        records.shard_key(number): records.encode_shard(
+            records.ShardRecord(max(before.get(number, 0), starts), group_journals_begun=False)
+        )
+        for number in map(ShardNumber, range(content.shards))
+    }

@@ -12,6 +12,9 @@ from fairlog.cluster import records
 from fairlog.inspection.lines import Line
 from fairlog.inspection.small_stores import show_small_store
 
+_ANY_SHARDS = 1 << 63
+"""A record is shown by itself: how many shards there are is in another one."""
+
 
 def show_cluster_store(file: LmdbFile) -> Iterator[Line]:
     """All records, in the order of their keys."""
@@ -37,6 +40,19 @@ def _show(key: bytes, value: bytes) -> Line:
                 "deleting": found.deleting,
             },
         )
+    if key.startswith(records.SHARD_PREFIX):
+        ((number, shard),) = records.decode_shard_records({key: value}, _ANY_SHARDS).items()
+        return Line(
+            "shard", {"shard": number, "starts": shard.starts, "group_journals_begun": shard.group_journals_begun}
+        )
+    if key.startswith(records.ADDRESS_PREFIX):
+        ((node_id, address),) = records.decode_addresses({key: value}).items()
+        return Line(
+            "broker", {"node_id": node_id, "host": address.host, "port": address.port, "internal": address.internal}
+        )
+    if key.startswith(records.DROPPED_PREFIX):
+        ((topic_id, number),) = records.decode_dropped([key], _ANY_SHARDS)
+        return Line("dropped", {"topic_id": topic_id, "shard": number})
     if key.startswith(records.BROKER_PREFIX):
         ((resource, configs),) = records.decode_broker_configs({key: value}).items()
         return Line("broker configs", {"brokers": resource or "all", "configs": configs})

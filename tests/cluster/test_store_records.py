@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from pathlib import Path
 from uuid import UUID
 
@@ -12,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlog.cluster import records
+from fairlog.cluster.content import read_content
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.cluster.interface import Topic
-from fairlog_types import CorruptStorage
+from fairlog_types import CorruptStorage, ShardNumber
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GOLDEN = {version: REPOSITORY / "tests" / "golden" / f"cluster-store-{version}.txt" for version in (1, 2, 3)}
@@ -26,12 +28,27 @@ ORDERS = Topic(
     {"fairlog.transactions": "journal", "max.message.bytes": "1000"},
     1_760_000_000_000,
 )
+ADDRESS = records.AddressRecord("a.example", 9092, ("10.0.0.1", 19092))
 OLD = Topic("old", UUID("ffeeddcc-bbaa-9988-7766-554433221100"), 1, {}, 1_759_999_999_999)
 
 
+GOLDEN_SHARDS = REPOSITORY / "tests" / "golden" / "cluster-store-3-shards.txt"
+
+
 def golden_records(version: int) -> dict[bytes, bytes]:
-    lines = (line.split() for line in GOLDEN[version].read_text().splitlines())
+    return records_of(GOLDEN[version])
+
+
+def records_of(path: Path) -> dict[bytes, bytes]:
+    lines = (line.split() for line in path.read_text().splitlines())
     return {bytes.fromhex(key): bytes.fromhex(value) for key, value in lines}
+
+
+def make_store(directory: Path, content: dict[bytes, bytes]) -> None:
+    directory.mkdir()
+    with lmdb.open(str(directory)) as environment, environment.begin(write=True) as transaction:
+        for key, value in content.items():
+            transaction.put(key, value)
 
 
 def test_records_written_are_those_of_the_golden_file() -> None:
@@ -52,10 +69,7 @@ def test_records_written_are_those_of_the_golden_file() -> None:
 def test_store_opened_on_the_golden_records_has_what_they_say(tmp_path: Path, version: int) -> None:
     """A store of any format can be read for ever; the first start brings it to format 3, which stays so."""
     directory = tmp_path / "cluster"
-    directory.mkdir()
-    with lmdb.open(str(directory)) as environment, environment.begin(write=True) as transaction:
-        for key, value in golden_records(version).items():
-            transaction.put(key, value)
+    make_store(directory, golden_records(version))
     for leader_epoch in (4, 5):
         store = EmbeddedStore.open(directory, node_id=1, group_journal_count=99)
         try:
@@ -69,9 +83,91 @@ def test_store_opened_on_the_golden_records_has_what_they_say(tmp_path: Path, ve
     assert kept == golden_records(3) | {records.STARTS_KEY: records.encode_count(5)}
 
 
-def test_format_page_shows_the_golden_file() -> None:
-    """The page's dump is the file that the tests read."""
-    assert GOLDEN[3].read_text() in (REPOSITORY / "docs" / "formats" / "cluster-store.md").read_text(encoding="utf-8")
+def test_records_written_of_several_shards_are_those_of_the_golden_file() -> None:
+    """What is new in such a store, beside the records of any."""
+    written = {
+        records.FORMAT_KEY: records.encode_format(),
+        records.NODE_KEY: records.encode_node(records.NodeRecord("AAECAwQFBgcICQoLDA0ODw", 1, 16)),
+        records.STARTS_KEY: records.encode_count(4),
+        records.PRODUCER_IDS_KEY: records.encode_count(2000),
+        records.OFFSETS_LOGS_KEY: records.encode_count(4),
+        records.SHARDS_KEY: records.encode_count(3),
+        records.shard_key(ShardNumber(0)): records.encode_shard(records.ShardRecord(2, True)),
+        records.shard_key(ShardNumber(1)): records.encode_shard(records.ShardRecord(1, True)),
+        records.shard_key(ShardNumber(2)): records.encode_shard(records.ShardRecord(1, False)),
+        records.address_key(1): records.encode_address(ADDRESS),
+        records.address_key(2): records.encode_address(records.AddressRecord("b.example", 9093, None)),
+        records.topic_key(ORDERS.topic_id): records.encode_topic(records.TopicRecord(ORDERS, deleting=False)),
+        records.topic_key(OLD.topic_id): records.encode_topic(records.TopicRecord(OLD, deleting=True)),
+        records.dropped_key(OLD.topic_id, ShardNumber(1)): records.encode_dropped(),
+    }
+    assert written == records_of(GOLDEN_SHARDS)
+
+
+def test_store_opened_on_the_golden_records_of_several_shards_has_what_they_say(tmp_path: Path) -> None:
+    """A shard and its start are this process'; the rest is the same for all."""
+    directory = tmp_path / "cluster"
+    make_store(directory, records_of(GOLDEN_SHARDS))
+    for shard, leader_epoch, begun, deleting in ((0, 3, True, [OLD]), (1, 2, True, []), (2, 2, False, [OLD])):
+        store = EmbeddedStore.open(directory, node_id=1, group_journal_count=99, shards=3, shard=ShardNumber(shard))
+        try:
+            assert (store.node_id, store.starts, store.group_journals_begun) == (shard + 1, leader_epoch, begun)
+            assert (list(store.topics()), list(store.deleting())) == ([ORDERS], deleting)
+            assert store.brokers() == [(1, "a.example", 9092), (2, "b.example", 9093)]
+            internal = [store.internal_address(ShardNumber(each)) for each in range(3)]
+            assert internal == [ADDRESS.internal, None, None]
+        finally:
+            store.close()
+
+
+def test_content_of_several_shards_is_what_the_golden_file_says() -> None:
+    """For tools, and for a node that starts from a backup."""
+    content = read_content(records_of(GOLDEN_SHARDS))
+    assert (content.shards, content.starts, content.group_journals_begun) == (3, 4, False)
+    assert [(shard, *dataclasses.astuple(record)) for shard, record in sorted(content.started.items())] == [
+        (0, 2, True),
+        (1, 1, True),
+        (2, 1, False),
+    ]
+    assert content.dropped == {OLD.topic_id: {1}}
+    assert content.addresses[1] == ADDRESS
+
+
+def test_content_of_one_shard_tells_of_it_as_of_others() -> None:
+    """A store of one shard has its starts under another key."""
+    content = read_content({**golden_records(3), records.GROUP_JOURNALS_BEGUN_KEY: records.encode_count(16)})
+    assert (content.shards, content.started) == (1, {0: records.ShardRecord(3, True)})
+    assert content.group_journals_begun
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"shards", b"\x01"),
+        (b"shard/", b"\x82\x01\xf4"),
+        (b"shard/3", b"\x82\x01\xf4"),
+        (b"shard/01", b"\x82\x01\xf4"),
+        (b"shard/1", b"\x82\x01\x00"),
+        (b"shard/1", b"\x82\x20\xf4"),
+        (b"node/x", b"\x82\x61a\x01"),
+        (b"node/" + b"9" * 5000, b"\x82\x61a\x01"),
+        (b"node/1", b"\x82\x61a\x1a\x00\x01\x00\x00"),
+        (b"node/1", b"\x84\x61a\x01\x61b\x20"),
+        (b"dropped/1/0", b"\xf5"),
+        (b"dropped/" + bytes(16) + b"/3", b"\xf5"),
+        (b"dropped/" + bytes(16), b"\xf5"),
+    ],
+)
+def test_record_of_several_shards_that_is_none_is_corrupt(key: bytes, value: bytes) -> None:
+    """Never taken for another shard's, or for nothing."""
+    with pytest.raises(CorruptStorage):
+        read_content({**records_of(GOLDEN_SHARDS), key: value})
+
+
+def test_format_page_shows_the_golden_files() -> None:
+    """The page's dumps are the files that the tests read."""
+    page = (REPOSITORY / "docs" / "formats" / "cluster-store.md").read_text(encoding="utf-8")
+    assert all(path.read_text() in page for path in (GOLDEN[3], GOLDEN_SHARDS))
 
 
 @given(

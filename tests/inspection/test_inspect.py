@@ -17,6 +17,7 @@ from datalog.batch import HEADER_BYTES
 from datalog.environment import LmdbDataLogs
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey, encode_offset_entries
 from fairlog.cluster.embedded import EmbeddedStore
+from fairlog.cluster.interface import BrokerAddress
 from fairlog.groups.persisted_group import PersistedClassicGroup, PersistedMember, group_key
 from fairlog.groups.persisted_group_store import PersistedGroupStore
 from fairlog.inspection.files import inspect_file
@@ -307,6 +308,24 @@ async def test_cluster_store_is_shown_record_by_record(tmp_path: Path) -> None:
     assert shown["topic"]["name"] == "orders"
     assert shown["topic"]["configs"] == {"retention.ms": "5"}
     assert json.loads(as_json(lines[2]))["node"]["node_id"] == 3
+
+
+async def test_cluster_store_of_several_shards_is_shown_record_by_record(tmp_path: Path) -> None:
+    """How often each shard was started, where each broker is, who has dropped what."""
+    EmbeddedStore.prepare(tmp_path / "cluster", node_id=3, group_journal_count=16, shards=2)
+    store = EmbeddedStore.open(tmp_path / "cluster", node_id=3, group_journal_count=16, shards=2, shard=ShardNumber(1))
+    await store.announce(BrokerAddress(4, "b.example", 9093), ("10.0.0.2", 7002))
+    topic = await store.create_topic("orders", partitions=2, configs={}, now_ms=9)
+    await store.delete_topic("orders")
+    await store.forget_topic(topic.topic_id)
+    store.close()
+    lines = list(inspect_file(tmp_path / "cluster" / "data.mdb", Selection()))
+    assert not any(line.damage for line in lines)
+    shown = {line.what: json.loads(as_json(line)) for line in lines}
+    assert shown["shards"]["value"] == 2
+    assert shown["shard"] == {"what": "shard", "shard": 1, "starts": 1, "group_journals_begun": False}
+    assert (shown["broker"]["node_id"], shown["broker"]["internal"]) == (4, ["10.0.0.2", 7002])
+    assert shown["dropped"] == {"what": "dropped", "topic_id": str(topic.topic_id), "shard": 1}
 
 
 def test_members_of_groups_are_shown_record_by_record(tmp_path: Path) -> None:
