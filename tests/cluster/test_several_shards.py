@@ -258,6 +258,17 @@ async def test_change_is_decided_on_what_others_have_changed(
 
 
 @pytest.mark.slow
+async def test_name_that_another_process_has_freed_is_free(open_shard: OpenShard, directory: Path) -> None:
+    """Nothing is refused for what was over before it was asked."""
+    store = open_shard(0)
+    await store.create_topic("a.b", partitions=1, configs={}, now_ms=0)
+    with Peer(directory, 1) as peer:
+        peer.do("delete_topic", name="a.b")
+        await store.create_topic("a_b", partitions=1, configs={}, now_ms=0)
+    assert [topic.name for topic in store.topics()] == ["a_b"]
+
+
+@pytest.mark.slow
 async def test_topics_made_by_all_at_once_are_made_once_each(open_shard: OpenShard, directory: Path) -> None:
     """One process gets the topic, the others an error."""
     store = open_shard(0)

@@ -23,7 +23,7 @@ from fairlog.groups.persisted_group_store import PersistedGroupStore
 from fairlog.inspection.files import inspect_file
 from fairlog.inspection.lines import Line, as_json, as_text
 from fairlog.inspection.segments import Selection, show_segment
-from fairlog_types import JournalPosition, LeaderEpoch, Offset
+from fairlog_types import JournalPosition, LeaderEpoch, Offset, ShardNumber
 from journal.frame import encode_frame
 from journal.segment import SEGMENT_HEADER_BYTES, Fsync, JournalKind, SegmentHeader, encode_segment_header, segment_name
 from partition.record_codec import encode_local
