@@ -41,7 +41,18 @@ from shard.directory import (
 _SIGNS = frozenset({CLUSTER, SHARDS, *EARLIER_NAMES, MANIFEST, RESTORING, UNFINISHED})
 """One of these is there as soon as there is anything to lose."""
 
-_NO_SIGNS = frozenset({"lock", "last-run", "last-run.new", "admin-token", "admin-token.new", "lost+found"})
+_NO_SIGNS = frozenset(
+    {
+        "lock",
+        "last-run",
+        "last-run.new",
+        "admin-token",
+        "admin-token.new",
+        "broker-secret",
+        "broker-secret.new",
+        "lost+found",
+    }
+)
 """What a node's first start makes before its data, and may have left alone, or what is nothing without data; and what
 mkfs makes."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import trio
@@ -61,6 +61,11 @@ class SaidAll:
     this start, the rest was aborted, or is visible."""
     closed: frozenset[TxId]
     """Those of them that take no more batches."""
+
+    listener_epoch: int = 0
+    """The participant's, to which it was said."""
+    undecided: Mapping[TxId, tuple[LogId, ...]] = field(default_factory=dict[TxId, tuple[LogId, ...]])
+    """What is prepared, and neither decided nor given up; with its logs in the participant's shard."""
 
 
 CommandBody = Begin | Resume | PrepareAll | ApplyAll | DiscardTransaction | SaidAll

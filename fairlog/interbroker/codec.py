@@ -1,0 +1,467 @@
+"""Messages between shards as CBOR, and back. The page docs/formats/interbroker.md has the table of all of them.
+
+A message is an array: its type, its numbers, and for commands and replies the *kind* of the body and the body.
+`_COMMANDS` and `_ANSWERS` are the kinds: a new one is a line there. A log is a text, as `str` writes it; a table with
+logs as keys is a CBOR map. The texts of logs are remembered, in both directions: the same ones come all the time.
+
+The bytes are a peer's: what is not exactly as the page says is Malformed. cbor2 reads them, with what it could be
+abused for turned off: all tags, indefinite lengths, keys that are not texts, deep nesting. A frame of small items still
+becomes objects of eighty times its size. Only a process that knows the secret gets a frame to be read here, so this
+bound is enough.
+
+Does no I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar, cast
+
+import cbor2
+
+from coordinator.messages import (
+    UNCOUNTED,
+    Applied,
+    ApplyCommit,
+    Begin,
+    Begun,
+    DiscardTransaction,
+    Expected,
+    Prepare,
+    Prepared,
+    Resumed,
+)
+from fairlog.edge.malformed import Malformed
+from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
+from shard.commands import ApplyAll, Failed, PrepareAll, Resume, SaidAll
+from shard.conversation import Command, Hello, Message, Reply, Welcome
+
+MESSAGE_BYTES_MAX = 16 << 20
+"""A command about 300,000 logs. What is larger is neither sent nor read."""
+
+DEPTH_MAX = 8
+"""Of nested arrays and maps. The deepest message has six: the counts of Prepared."""
+
+LOGS_REMEMBERED = 4096
+"""In each direction: 1 MB."""
+
+_HELLO, _WELCOME, _COMMAND, _REPLY = range(4)
+
+_INT16_MAX = 2**15 - 1
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+
+_LOG = re.compile(r"(?:t-[0-9a-f]{32}|o-offsets)-(?:0|[1-9][0-9]{0,9})", re.ASCII)
+
+_Value = TypeVar("_Value")
+
+
+class _Kind(NamedTuple):
+    """A type of body: the number that stands for it, and both ways."""
+
+    number: int
+    type: type
+    encode: Callable[[Any], object]
+    decode: Callable[[object], Any]
+
+
+def encode(message: Message) -> bytes:
+    """The message's bytes. They may be more than MESSAGE_BYTES_MAX: then they must not be sent."""
+    match message:
+        case Command(epoch, listener_epoch, number, answered, body):
+            kind = _COMMAND_OF_TYPE[type(body)]
+            return cbor2.dumps((_COMMAND, epoch, listener_epoch, number, answered, kind.number, kind.encode(body)))
+        case Reply(epoch, speaker_epoch, number, body):
+            kind = _ANSWER_OF_TYPE[type(body)]
+            return cbor2.dumps((_REPLY, epoch, speaker_epoch, number, kind.number, kind.encode(body)))
+        case Hello(epoch):
+            return cbor2.dumps((_HELLO, epoch))
+        case Welcome(epoch, speaker_epoch):
+            return cbor2.dumps((_WELCOME, epoch, speaker_epoch))
+
+
+def decode_untrusted(data: bytes) -> Message:
+    """The message. Raises Malformed."""
+    match _to_list(_read_untrusted(data)):
+        case [type_, epoch, listener_epoch, number, answered, kind, body] if _is(type_, _COMMAND):
+            return Command(
+                _to_epoch(epoch),
+                _to_epoch(listener_epoch),
+                _to_int64(number),
+                _to_int64(answered),
+                _kind_untrusted(_COMMAND_OF_NUMBER, kind).decode(body),
+            )
+        case [type_, epoch, speaker_epoch, number, kind, body] if _is(type_, _REPLY):
+            return Reply(
+                _to_epoch(epoch),
+                _to_epoch(speaker_epoch),
+                _to_int64(number),
+                _kind_untrusted(_ANSWER_OF_NUMBER, kind).decode(body),
+            )
+        case [type_, epoch] if _is(type_, _HELLO):
+            return Hello(_to_epoch(epoch))
+        case [type_, epoch, speaker_epoch] if _is(type_, _WELCOME):
+            return Welcome(_to_epoch(epoch), _to_epoch(speaker_epoch))
+        case items:
+            raise Malformed(f"{_shown(items)}, which is no message")
+
+
+def _read_untrusted(data: bytes) -> object:
+    """The one item in `data`. Raises Malformed.
+
+    cbor2 leaves alone what follows an item. So it reads `data` as the first of two items. The second one is a byte
+    string of as many zeros as `data` has bytes: nothing within `data` can be taken for it.
+    """
+    end = bytes(len(data))
+    try:
+        items = cast(
+            "list[object]",
+            cbor2.loads(
+                b"\x82" + data + b"\x5a" + len(data).to_bytes(4, "big") + end,
+                max_depth=DEPTH_MAX + 1,
+                allow_indefinite=False,
+                allow_duplicate_keys=False,
+                strict_hashable_types=True,
+                semantic_decoders=_NO_TAGS,
+            ),
+        )
+    except (cbor2.CBORError, ValueError) as error:
+        raise Malformed(f"not the CBOR of a message: {error}") from error
+    item, found = items
+    if found != end:
+        raise Malformed("more than one CBOR item")
+    return item
+
+
+def _is(item: object, type_: int) -> bool:
+    return type(item) is int and item == type_
+
+
+def _refuse_tag(*_: object) -> object:
+    raise ValueError("a tag")
+
+
+class _NoTags(dict[int, Callable[..., object]]):
+    """In place of the decoders of tags: one that refuses, for every tag."""
+
+    def __missing__(self, _tag: int) -> Callable[..., object]:
+        return _refuse_tag
+
+
+_NO_TAGS = _NoTags()
+
+
+def _kind_untrusted(kinds: Mapping[int, _Kind], number: object) -> _Kind:
+    kind = kinds.get(number) if type(number) is int else None
+    if kind is None:
+        raise Malformed(f"{_shown(number)} in place of a kind of body")
+    return kind
+
+
+# Parts of bodies. `_to_…` takes what was read, and raises Malformed.
+
+
+def _shown(item: object) -> str:
+    """An item in a message, in bounded length: what it holds may be megabytes."""
+    match item:
+        case list():
+            return f"an array of {len(cast('list[object]', item))}"
+        case dict():
+            return f"a map of {len(cast('dict[object, object]', item))}"
+        case str():
+            return f"the text {item[:80]!r}"
+        case int():
+            return f"the number {item}"
+        case _:
+            return type(item).__name__
+
+
+def _to_fields(item: object, count: int, of_what: str) -> list[object]:
+    fields = _to_list(item)
+    if len(fields) != count:
+        raise Malformed(f"{_shown(item)} in place of the {count} fields of {of_what}")
+    return fields
+
+
+def _to_list(item: object) -> list[object]:
+    if type(item) is not list:
+        raise Malformed(f"{_shown(item)} in place of an array")
+    return cast("list[object]", item)
+
+
+def _to_number(item: object, low: int, high: int) -> int:
+    if type(item) is not int or not low <= item <= high:
+        raise Malformed(f"{_shown(item)} in place of a number from {low} to {high}")
+    return item
+
+
+def _to_int64(item: object) -> int:
+    return _to_number(item, 0, _INT64_MAX)
+
+
+def _to_epoch(item: object) -> int:
+    """Of a leader or a shard."""
+    return _to_number(item, 0, _INT32_MAX)
+
+
+def _to_bool(item: object) -> bool:
+    if type(item) is not bool:
+        raise Malformed(f"{_shown(item)} in place of true or false")
+    return item
+
+
+def _to_text(item: object) -> str:
+    if type(item) is not str:
+        raise Malformed(f"{_shown(item)} in place of a text")
+    return item
+
+
+def _reason(reason: str) -> str:
+    """A reason may name a file, and a file's name need not be UTF-8; it is for people, so it need not be exact."""
+    return reason if reason.isascii() else reason.encode(errors="backslashreplace").decode()
+
+
+_log = lru_cache(LOGS_REMEMBERED)(str)
+
+
+@lru_cache(LOGS_REMEMBERED)
+def _to_log_of_text(text: str) -> LogId:
+    if _LOG.fullmatch(text) is None:
+        raise Malformed(f"{_shown(text)} in place of a log")
+    log = LogId.parse(text)
+    _to_number(log.partition, 0, _INT32_MAX)
+    return log
+
+
+def _to_log(item: object) -> LogId:
+    return _to_log_of_text(_to_text(item))
+
+
+def _logs(logs: tuple[LogId, ...]) -> object:
+    return [_log(log) for log in logs]
+
+
+def _to_logs(item: object) -> tuple[LogId, ...]:
+    return tuple([_to_log(log) for log in _to_list(item)])
+
+
+def _to_by_log(item: object, to_value: Callable[[object], _Value]) -> dict[LogId, _Value]:
+    if type(item) is not dict:
+        raise Malformed(f"{_shown(item)} in place of a map")
+    return {_to_log(log): to_value(value) for log, value in cast("dict[object, object]", item).items()}
+
+
+def _epochs(epochs: Mapping[LogId, LeaderEpoch]) -> object:
+    return {_log(log): epoch for log, epoch in epochs.items()}
+
+
+def _to_epochs(item: object) -> dict[LogId, LeaderEpoch]:
+    return {log: LeaderEpoch(epoch) for log, epoch in _to_by_log(item, _to_epoch).items()}
+
+
+def _reasons(reasons: Mapping[LogId, str]) -> object:
+    return {_log(log): _reason(reason) for log, reason in reasons.items()}
+
+
+def _to_reasons(item: object) -> dict[LogId, str]:
+    return _to_by_log(item, _to_text)
+
+
+def _expected(expected: Mapping[LogId, Expected]) -> object:
+    return {_log(log): (each.leader_epoch, each.records) for log, each in expected.items()}
+
+
+def _to_expected(item: object) -> dict[LogId, Expected]:
+    return _to_by_log(item, _to_one_expected)
+
+
+def _to_one_expected(item: object) -> Expected:
+    epoch, records = _to_fields(item, 2, "what a log must hold")
+    return Expected(LeaderEpoch(_to_epoch(epoch)), _to_number(records, UNCOUNTED, _INT64_MAX))
+
+
+def _txid(txid: TxId) -> object:
+    return [*txid]  # cbor2 takes three times as long for a named tuple
+
+
+def _to_txid(item: object) -> TxId:
+    producer_id, epoch, number = _to_fields(item, 3, "a transaction's id")
+    return TxId(ProducerId(_to_int64(producer_id)), ProducerEpoch(_to_number(epoch, 0, _INT16_MAX)), _to_int64(number))
+
+
+def _to_by_txid(item: object, to_value: Callable[[object], _Value]) -> dict[TxId, _Value]:
+    """From an array of pairs: the keys of maps are texts."""
+    pairs = [_to_fields(pair, 2, "a transaction's entry") for pair in _to_list(item)]
+    found = {_to_txid(txid): to_value(value) for txid, value in pairs}
+    if len(found) < len(pairs):
+        raise Malformed("a transaction that is there twice")
+    return found
+
+
+# Bodies of commands.
+
+
+def _begin(message: Begin) -> object:
+    return _txid(message.txid), _logs(message.logs)
+
+
+def _to_begin(item: object) -> Begin:
+    txid, logs = _to_fields(item, 2, "Begin")
+    return Begin(_to_txid(txid), _to_logs(logs))
+
+
+def _resume(command: Resume) -> object:
+    return _begin(command.message)
+
+
+def _to_resume(item: object) -> Resume:
+    return Resume(_to_begin(item))
+
+
+def _prepare_all(command: PrepareAll) -> object:
+    return [
+        (
+            _txid(message.txid),
+            _epochs(message.logs),
+            None if message.expected is None else _expected(message.expected),
+            message.only_closes,
+        )
+        for message in command.messages
+    ]
+
+
+def _to_prepare_all(item: object) -> PrepareAll:
+    return PrepareAll(tuple([_to_prepare(message) for message in _to_list(item)]))
+
+
+def _to_prepare(item: object) -> Prepare:
+    txid, logs, expected, only_closes = _to_fields(item, 4, "Prepare")
+    return Prepare(
+        _to_txid(txid),
+        _to_epochs(logs),
+        None if expected is None else _to_expected(expected),
+        _to_bool(only_closes),
+    )
+
+
+def _apply_all(command: ApplyAll) -> object:
+    return [
+        (_txid(message.txid), _logs(message.logs), message.timestamp_ms, message.group) for message in command.messages
+    ]
+
+
+def _to_apply_all(item: object) -> ApplyAll:
+    return ApplyAll(tuple([_to_apply(message) for message in _to_list(item)]))
+
+
+def _to_apply(item: object) -> ApplyCommit:
+    txid, logs, timestamp_ms, group = _to_fields(item, 4, "ApplyCommit")
+    return ApplyCommit(_to_txid(txid), _to_logs(logs), _to_int64(timestamp_ms), _to_text(group))
+
+
+def _discard(message: DiscardTransaction) -> object:
+    return _txid(message.txid), _logs(message.logs)
+
+
+def _to_discard(item: object) -> DiscardTransaction:
+    txid, logs = _to_fields(item, 2, "DiscardTransaction")
+    return DiscardTransaction(_to_txid(txid), _to_logs(logs))
+
+
+def _said_all(command: SaidAll) -> object:
+    return command.listener_epoch, [(_txid(txid), _logs(logs)) for txid, logs in command.undecided.items()]
+
+
+def _to_said_all(item: object) -> SaidAll:
+    listener_epoch, undecided = _to_fields(item, 2, "SaidAll")
+    return SaidAll(_to_epoch(listener_epoch), _to_by_txid(undecided, _to_logs))
+
+
+# Bodies of replies.
+
+
+def _nothing(_: None) -> object:
+    return None
+
+
+def _to_nothing(item: object) -> None:
+    if item is not None:
+        raise Malformed(f"{_shown(item)} in place of null")
+
+
+def _begun(begun: Begun) -> object:
+    return _epochs(begun.leader_epochs), _reasons(begun.refused)
+
+
+def _to_begun(item: object) -> Begun:
+    epochs, refused = _to_fields(item, 2, "Begun")
+    return Begun(_to_epochs(epochs), _to_reasons(refused))
+
+
+def _resumed(resumed: Resumed) -> object:
+    return _epochs(resumed.leader_epochs), _reasons(resumed.lost)
+
+
+def _to_resumed(item: object) -> Resumed:
+    epochs, lost = _to_fields(item, 2, "Resumed")
+    return Resumed(_to_epochs(epochs), _to_reasons(lost))
+
+
+def _prepared(prepared: Prepared) -> object:
+    return (
+        _reasons(prepared.refused),
+        _reasons(prepared.gone),
+        [(_txid(txid), _expected(counts)) for txid, counts in prepared.counts.items()],
+    )
+
+
+def _to_prepared(item: object) -> Prepared:
+    refused, gone, counts = _to_fields(item, 3, "Prepared")
+    return Prepared(_to_reasons(refused), _to_reasons(gone), _to_by_txid(counts, _to_expected))
+
+
+def _applied(applied: tuple[Applied, ...]) -> object:
+    return [[(_log(place.log), place.base_offset, place.count) for place in each.placements] for each in applied]
+
+
+def _to_applied(item: object) -> tuple[Applied, ...]:
+    return tuple([Applied(tuple([_to_placement(place) for place in _to_list(each)])) for each in _to_list(item)])
+
+
+def _to_placement(item: object) -> Placement:
+    log, base_offset, count = _to_fields(item, 3, "a place")
+    return Placement(_to_log(log), Offset(_to_int64(base_offset)), _to_int64(count))
+
+
+def _failed(failed: Failed) -> object:
+    return _reason(failed.reason)
+
+
+def _to_failed(item: object) -> Failed:
+    return Failed(_to_text(item))
+
+
+_COMMANDS = (
+    _Kind(1, Begin, _begin, _to_begin),
+    _Kind(2, Resume, _resume, _to_resume),
+    _Kind(3, PrepareAll, _prepare_all, _to_prepare_all),
+    _Kind(4, ApplyAll, _apply_all, _to_apply_all),
+    _Kind(5, DiscardTransaction, _discard, _to_discard),
+    _Kind(6, SaidAll, _said_all, _to_said_all),
+)
+
+_ANSWERS = (
+    _Kind(0, type(None), _nothing, _to_nothing),
+    _Kind(1, Begun, _begun, _to_begun),
+    _Kind(2, Resumed, _resumed, _to_resumed),
+    _Kind(3, Prepared, _prepared, _to_prepared),
+    _Kind(4, tuple, _applied, _to_applied),
+    _Kind(5, Failed, _failed, _to_failed),
+)
+
+_COMMAND_OF_TYPE = {kind.type: kind for kind in _COMMANDS}
+_COMMAND_OF_NUMBER = {kind.number: kind for kind in _COMMANDS}
+_ANSWER_OF_TYPE = {kind.type: kind for kind in _ANSWERS}
+_ANSWER_OF_NUMBER = {kind.number: kind for kind in _ANSWERS}

@@ -1,0 +1,290 @@
+"""The connections between the processes of one data directory. Implements `shard.links.Transport`.
+
+    send ─▶ encode, seal ─▶ queue ─▶ writer ─▶ send_all ┈┈▶ FrameReader ─▶ open, decode ─▶ receive
+            └──────── outgoing connection of A to B ──┘     └── incoming connection of B from A ──┘
+
+Each direction has a connection of its own: what A sends to B goes over the one that A has opened, so nobody has to
+settle which of two is the right one. A side keeps opening it, with a short pause, and asks for the address each time: a
+process that was restarted has another port. A peer that connects is there, so its pause ends at once. A second
+connection of the same peer takes the place of the first.
+
+What is sent while there is no connection, or no room in its queue, is dropped; so is what was queued when it broke.
+`shard.links` says it again, at once if `connected` has it do so. What is sent in one turn of the event loop goes out
+together.
+
+Whoever has not proved that it knows the secret (`handshake`) can take up HANDSHAKE_S, one of STRANGERS_MAX places, of
+which the oldest is given up for a new one, and 142 bytes. Afterwards a peer that sends something else than frames of
+this connection is disconnected, with a line in the log.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import structlog
+import trio
+
+from fairlog.edge.frames import FrameReader
+from fairlog.edge.log_limiter import LogLimiter
+from fairlog.edge.malformed import Malformed
+from fairlog.interbroker.codec import MESSAGE_BYTES_MAX, decode_untrusted, encode
+from fairlog.interbroker.handshake import NONCE_BYTES, Accepting, Connecting, Handshake, Identity, Refused
+from fairlog.interbroker.sealing import TAG_BYTES, Opener, Sealer
+from fairlog_types import ShardNumber
+from shard.conversation import Message
+
+HANDSHAKE_S = 5.0
+"""For the connection and the handshake together, which take a millisecond."""
+
+STRANGERS_MAX = 32
+"""Connections whose handshake is not finished."""
+
+PAUSE_MIN_S = 0.05
+PAUSE_MAX_S = 1.0
+"""Between two attempts to connect: doubled each time."""
+
+QUEUE_BYTES_MAX = 16 << 20
+"""Of one peer: what a peer that does not read can take up. A single message may be as large."""
+
+log = structlog.get_logger("fairlog.interbroker")
+
+
+class Peers:
+    """The way from one process to the others, and back."""
+
+    def __init__(
+        self,
+        shard: ShardNumber,
+        cluster_id: str,
+        secret: bytes,
+        address_of: Callable[[ShardNumber], tuple[str, int] | None],
+        receive: Callable[[ShardNumber, Message], None],
+        *,
+        connected: Callable[[ShardNumber], None] = lambda _shard: None,
+    ) -> None:
+        """`address_of` is where a shard's process listens now, None while nobody knows. `receive` gets each message
+        and who sent it; `connected` is called when messages can be sent to a shard, again after each break. Neither
+        may raise: that is our bug, and ends `run`.
+        """
+        self._own = Identity(shard, cluster_id, secret)
+        self._address_of = address_of
+        self._receive = receive
+        self._connected = connected
+        self._outgoing: dict[ShardNumber, _Outgoing] = {}
+        """Connections over which messages can be sent."""
+        self._incoming: dict[ShardNumber, trio.CancelScope] = {}
+        self._strangers: dict[trio.CancelScope, None] = {}
+        """The oldest first."""
+        self._came: dict[ShardNumber, trio.Event] = {}
+        """Set when the shard connects; another one each time."""
+        self._lines = LogLimiter(trio.current_time)
+
+    def send(self, shard: ShardNumber, message: Message) -> None:
+        """See `Transport.send`: never waits, and does not raise."""
+        outgoing = self._outgoing.get(shard)
+        if outgoing is None:
+            return
+        body = encode(message)
+        if len(body) > MESSAGE_BYTES_MAX:
+            self._warn(f"shard {shard}", "a message is too large to be sent", bytes=len(body), most=MESSAGE_BYTES_MAX)
+        elif not outgoing.put(body):
+            self._warn(
+                f"shard {shard}",
+                "messages are dropped",
+                reason=f"the shard does not read: {QUEUE_BYTES_MAX} bytes wait for it",
+                action="they are sent again",
+            )
+
+    async def run(
+        self,
+        listeners: Sequence[trio.SocketListener],
+        shards: Sequence[ShardNumber],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Accept the connections of `shards`, and keep one to each; until cancelled. Closes `listeners` at the end.
+
+        `shards` may name this one, which is left out. Started once connections are accepted.
+        """
+        others = frozenset(shards) - {self._own.shard}
+        self._came = {shard: trio.Event() for shard in others}
+
+        async def accepted(stream: trio.SocketStream) -> None:
+            await self._serve(stream, others)
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(trio.serve_listeners, accepted, listeners)
+            task_status.started()
+            for shard in others:
+                nursery.start_soon(self._keep_connected, shard)
+
+    # To others.
+
+    async def _keep_connected(self, shard: ShardNumber) -> None:
+        pause_s = PAUSE_MIN_S
+        while True:
+            came = self._came[shard] = trio.Event()
+            reason = await self._connect_and_write(shard)
+            if reason is None:
+                pause_s = PAUSE_MIN_S
+            elif pause_s >= PAUSE_MAX_S:  # not while the processes start side by side
+                self._warn(f"shard {shard}", "a shard cannot be reached", reason=reason, action="trying again")
+            await trio.sleep(PAUSE_MIN_S)
+            with trio.move_on_after(pause_s - PAUSE_MIN_S):
+                await came.wait()
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    async def _connect_and_write(self, shard: ShardNumber) -> str | None:
+        """Write to the shard until the connection ends: None then; why not, if there was none."""
+        address = self._address_of(shard)
+        if address is None:
+            return "its process has not said where it listens"
+        stream: trio.SocketStream | None = None
+        try:
+            handshake = Connecting(self._own, shard, secrets.token_bytes(NONCE_BYTES))
+            with trio.move_on_after(HANDSHAKE_S):
+                stream = await trio.open_tcp_stream(*address)
+                await _shake_hands(stream, handshake)
+            if stream is None or handshake.session_key is None:
+                return f"no connection and handshake within {HANDSHAKE_S:g} s"
+            await self._write(shard, stream, handshake.session_key)
+        except Refused as refused:
+            self._warn(f"shard {shard}", "a shard's process is not ours", address=_named(address), reason=str(refused))
+            return str(refused)
+        except (OSError, trio.BrokenResourceError) as error:
+            return str(error)
+        finally:
+            if stream is not None:
+                await trio.aclose_forcefully(stream)
+        return None
+
+    async def _write(self, shard: ShardNumber, stream: trio.SocketStream, session_key: bytes) -> None:
+        """Until the connection ends, which is seen at once: the peer never sends anything on it."""
+        outgoing = self._outgoing[shard] = _Outgoing(stream, Sealer(session_key))
+        log.info("connected to a shard", peer=shard)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(outgoing.write)
+                self._connected(shard)
+                with suppress(trio.BrokenResourceError):
+                    await stream.receive_some(1)
+                nursery.cancel_scope.cancel()
+        finally:
+            del self._outgoing[shard]
+        self._warn(f"shard {shard}", "the connection to a shard has ended", peer=shard, action="connecting again")
+
+    # From others.
+
+    async def _serve(self, stream: trio.SocketStream, others: frozenset[ShardNumber]) -> None:
+        host = _host_of(stream)
+        handshake = Accepting(self._own, others, secrets.token_bytes(NONCE_BYTES))
+        try:
+            with trio.move_on_after(HANDSHAKE_S) as scope:
+                if len(self._strangers) >= STRANGERS_MAX:
+                    next(iter(self._strangers)).cancel()
+                self._strangers[scope] = None
+                try:
+                    await _shake_hands(stream, handshake)
+                finally:
+                    del self._strangers[scope]
+            if handshake.session_key is None:
+                self._warn(host, "a connection to the brokers' listener was closed", reason="no handshake in time")
+                return
+            await self._read(handshake.peer, stream, Opener(handshake.session_key))
+        except Refused as refused:
+            self._warn(host, "a connection to the brokers' listener was refused", peer=host, reason=str(refused))
+        except Malformed as malformed:
+            self._warn(host, "malformed message of a shard", reason=str(malformed), action="connection closed")
+        except trio.BrokenResourceError:
+            pass
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    async def _read(self, shard: ShardNumber, stream: trio.SocketStream, opener: Opener) -> None:
+        """Until the connection ends, or another one of the same shard takes its place."""
+        frames = FrameReader(stream, frame_bytes_max=TAG_BYTES + MESSAGE_BYTES_MAX)
+        if shard in self._incoming:
+            self._incoming[shard].cancel()
+        self._came[shard].set()
+        with trio.CancelScope() as scope:
+            self._incoming[shard] = scope
+            try:
+                while (frame := await frames.next_frame()) is not None:
+                    self._receive(shard, decode_untrusted(opener.open_untrusted(bytes(frame))))
+            finally:
+                if self._incoming.get(shard) is scope:
+                    del self._incoming[shard]
+
+    def _warn(self, of: str, event: str, **fields: object) -> None:
+        more = self._lines.admit(of, event)
+        if more is not None:
+            log.warning(event, **fields, **more)
+
+
+class _Outgoing:
+    """An outgoing connection, and what waits to be sent on it."""
+
+    def __init__(self, stream: trio.SocketStream, sealer: Sealer) -> None:
+        self._stream = stream
+        self._sealer = sealer
+        self._queue: list[bytes] = []
+        self._bytes = 0
+        """In the queue, and under way to the system."""
+        self._filled = trio.Event()
+
+    def put(self, body: bytes) -> bool:
+        """Queue a message; False if there is no room for it."""
+        if self._bytes and self._bytes + len(body) > QUEUE_BYTES_MAX:
+            return False
+        frame = self._sealer.seal(body)
+        self._queue.append(frame)
+        self._bytes += len(frame)
+        self._filled.set()
+        return True
+
+    async def write(self) -> None:
+        """Send what is queued, until the connection breaks or this is cancelled."""
+        with suppress(trio.BrokenResourceError):  # who waits for the end of the stream sees it, too
+            while True:
+                await self._filled.wait()
+                self._filled = trio.Event()
+                data, self._queue = b"".join(self._queue), []
+                await self._stream.send_all(data)
+                self._bytes -= len(data)
+
+
+async def _shake_hands(stream: trio.SocketStream, handshake: Handshake) -> None:
+    """Raises Refused, trio.BrokenResourceError."""
+    await stream.send_all(handshake.begin())
+    while handshake.expects:
+        try:
+            said = handshake.hear(await _receive_exactly(stream, handshake.expects))
+        except Refused as refused:
+            with suppress(trio.BrokenResourceError):
+                await stream.send_all(refused.last_words)
+            raise
+        await stream.send_all(said)
+
+
+async def _receive_exactly(stream: trio.SocketStream, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        more = await stream.receive_some(size - len(received))
+        if not more:
+            raise trio.BrokenResourceError("the other side has closed the connection within the handshake")
+        received += more
+    return received
+
+
+def _host_of(stream: trio.SocketStream) -> str:
+    try:
+        return str(stream.socket.getpeername()[0])
+    except OSError:
+        return "gone"
+
+
+def _named(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"{host}:{port}"
