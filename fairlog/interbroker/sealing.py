@@ -3,7 +3,7 @@
     tag = the first 16 bytes of HMAC-SHA256(session key, number of the frame from 0 on, 8 bytes | body)
 
 The session key is known to the two sides of one connection (`handshake`). So nobody else can put a frame in, and none
-can be changed, left out, doubled or moved. It costs 2 µs a frame on each side, and a few ms a frame of 16 MiB.
+can be changed, left out, doubled or moved. It costs 2 to 4 µs a frame on each side, and some 10 ms a frame of 16 MiB.
 """
 
 from __future__ import annotations
