@@ -150,6 +150,7 @@ def test_cbor_of_another_form_is_malformed_saying_what_is_wrong(item: object, wh
         b"\x9f\x00\x01\xff",  # an array of indefinite length
         b"\xa2\x60\x00\x60\x00",  # a key twice
         b"\x81" * 1_000_000,  # nested too deep
+        b"\x81" * 9 + b"\0",  # by one
         b"\x9b" + b"\xff" * 8,  # announces more than there is
         b"\x61\xff",  # a text that is not UTF-8
         b"",
