@@ -126,10 +126,11 @@ class TopicConfig:
     broker_name: str | None = None
     """What Kafka calls the broker's config that gives the default."""
     fixed: bool = False
-    """Settled when a topic is made, and never changed: what lies in its journals depends on it."""
+    """Settled when a topic is made, and never changed: what lies in its journals, or where, depends on it."""
 
 
 MESSAGE_BYTES_MAX = "max.message.bytes"
+PLACEMENT = "fairlog.placement"
 TRANSACTIONS = "fairlog.transactions"
 TRANSACTIONAL_OFFSETS = "fairlog.transactional.offsets"
 TIMESTAMP_TYPE = "message.timestamp.type"
@@ -140,6 +141,8 @@ DELETE_RETENTION_MS = "delete.retention.ms"
 COMPACTION_LAG_MIN_MS = "min.compaction.lag.ms"
 COMPACTION_LAG_MAX_MS = "max.compaction.lag.ms"
 DIRTY_RATIO_MIN = "min.cleanable.dirty.ratio"
+
+_TOGETHER = "together"
 
 _ROWS = (
     TopicConfig(
@@ -165,6 +168,16 @@ _ROWS = (
         "Milliseconds for which a compacted topic keeps a tombstone, so that slow consumers see the deletion.",
         acts=True,
         broker_name="log.cleaner.delete.retention.ms",
+    ),
+    TopicConfig(
+        PLACEMENT,
+        _one_of("spread", _TOGETHER),
+        "spread",
+        "Which of a node's processes lead the partitions. spread: all of them in turn. together: one leads them all, "
+        "which makes transactions over several of them cheaper. Fixed when the topic is created; without effect if the "
+        "node is one process.",
+        acts=True,
+        fixed=True,
     ),
     TopicConfig(
         TRANSACTIONAL_OFFSETS,
@@ -402,6 +415,11 @@ def transactions(topic: Topic) -> TransactionModeName:
 def mode_of(topic: Topic) -> TransactionMode:
     """The mode of a topic's logs. Other logs, those of committed offsets, are of JOURNAL."""
     return MODES[transactions(topic)]
+
+
+def is_together(topic: Topic) -> bool:
+    """Whether one shard leads all of the topic's partitions; `shard.placement` asks."""
+    return topic.configs.get(PLACEMENT) == _TOGETHER
 
 
 def answers_lowest_offsets(topic: Topic, settings: Settings) -> bool:

@@ -298,6 +298,8 @@ def test_what_is_fixed_with_a_topic_stays_when_all_configs_are_said_anew() -> No
         (MARKERS, change(SET, "fairlog.transactions", "journal")),
         (MARKERS, change(DELETE, "fairlog.transactions")),
         ({}, change(SET, "fairlog.transactions", "markers")),
+        ({}, change(SET, "fairlog.placement", "together")),
+        ({"fairlog.placement": "together"}, change(DELETE, "fairlog.placement")),
     ],
 )
 def test_what_is_fixed_with_a_topic_cannot_be_changed(own: dict[str, str], bad: Change) -> None:

@@ -58,7 +58,8 @@ async def test_topic_shows_all_its_configs_with_their_sources(ask, memory, versi
     shown = {config.name: config for config in line.configs}
     assert list(shown) == list(TOPIC_CONFIGS)
     assert not any(config.is_sensitive or config.synonyms for config in shown.values())
-    assert [config.name for config in shown.values() if config.read_only] == ["fairlog.transactions"]
+    fixed = [config.name for config in shown.values() if config.read_only]
+    assert fixed == ["fairlog.placement", "fairlog.transactions"]
     found = {name: (shown[name].value, shown[name].config_source) for name in ("cleanup.policy", "retention.ms")}
     assert found == {"cleanup.policy": ("compact", OF_TOPIC), "retention.ms": ("5", OF_BROKER)}
     assert (shown["flush.messages"].value, shown["flush.messages"].config_source) == (str(2**63 - 1), DEFAULT)
