@@ -10,6 +10,10 @@ removes marked topics. A topic whose partitions cannot be led is deleted again: 
 either. New partitions of a topic are led before the store knows them, since they could not be removed again: until
 then no client can write to them, and what a crash, or a refusal, leaves of them is empty, and removed.
 
+With several shards, each of these nodes leads its part of every topic, and all of them change the same cluster store.
+What another one has made, grown or deleted there, this one hears of soon, and leads or drops its own part (`run`). A
+topic's creation is answered when the part of the node that was asked is led.
+
 Changes take turns: many clients may ask for a new topic at once, which each would auto-create; and a change of configs
 reads what it changes.
 """
@@ -17,7 +21,7 @@ reads what it changes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from uuid import UUID
@@ -27,7 +31,7 @@ import trio
 
 from fairlog.cluster.interface import ClusterStore, InvalidPartitions, InvalidTopic, Topic, UnknownTopic
 from fairlog.cluster.topic_rules import check_total_untrusted
-from fairlog.topic_configs import mode_of
+from fairlog.topic_configs import is_together, mode_of
 from fairlog_types import CorruptStorage, LogId, StorageFailure
 from partition.modes import TransactionMode
 from shard.shard import Shard
@@ -40,12 +44,12 @@ were dropped since the last one still count there."""
 
 
 REMOVE_AGAIN_S = 60
-"""Between two attempts to remove what a deleted topic has left. What stands in the way may pass, such as a want of file
-descriptors."""
+"""Between two attempts to remove what a deleted topic has left, or to lead what another node has made. What stands in
+the way may pass, such as a want of file descriptors."""
 
 
 class LocalTopics:
-    """The topics of a node that leads all partitions. Implements `fairlog.broker.Topics`."""
+    """The topics of a node that leads the partitions of one shard. Implements `fairlog.broker.Topics`."""
 
     def __init__(
         self,
@@ -61,18 +65,31 @@ class LocalTopics:
         self._now_ms = now_ms
         self._changing = trio.Lock()
         self._marked = trio.Event()
+        self._alone = cluster.placement.shards == 1
+        self._led: dict[UUID, int] = {}
+        """How many partitions each topic had when this shard's part of it was led last. Of several shards only."""
 
     async def recover(self) -> None:
-        """Lead the partitions of all topics. Raises CorruptStorage, StorageFailure."""
+        """Lead this shard's partitions of all topics. Raises CorruptStorage, StorageFailure."""
         leftovers = await trio.to_thread.run_sync(self._partitions_never_added)
         if leftovers:
             log.info("partitions that were never added are removed", logs=[str(each) for each in leftovers])
             await self._shard.drop(leftovers)
         logs: dict[TransactionMode, list[LogId]] = {}
-        for topic in self._cluster.topics():
-            logs.setdefault(mode_of(topic), []).extend(topic.logs())
+        topics = self._cluster.topics()
+        for topic in topics:
+            logs.setdefault(mode_of(topic), []).extend(self._own_logs(topic))
         for mode, of_mode in logs.items():
             await self._shard.lead(of_mode, mode)
+        self._led = {} if self._alone else {topic.topic_id: topic.partitions for topic in topics}
+
+    def _own_logs(self, topic: Topic, *, first: int = 0) -> Sequence[LogId]:
+        """The logs of the topic that this shard leads, from partition `first` on."""
+        logs = topic.logs()[first:]
+        if self._alone:
+            return logs
+        placement, shard, together = self._cluster.placement, self._cluster.shard, is_together(topic)
+        return [each for each in logs if placement.shard_of(each, together=together) == shard]
 
     def _partitions_never_added(self) -> list[LogId]:
         """The data logs that lie behind a topic's last partition. In a worker thread. Raises CorruptStorage."""
@@ -100,7 +117,7 @@ class LocalTopics:
                     name, partitions=partitions, configs=configs, now_ms=self._now_ms()
                 )
                 try:
-                    await self._shard.lead(topic.logs(), mode_of(topic))
+                    await self._lead(topic)
                 except StorageFailure as failure:
                     unled = failure
                 if unled is not None:
@@ -110,6 +127,12 @@ class LocalTopics:
                 log.info("topic created", topic=name, topic_id=str(topic.topic_id), partitions=partitions)
                 return topic
         raise AssertionError("a shielded step is not cancelled")
+
+    async def _lead(self, topic: Topic, *, first: int = 0) -> None:
+        """Lead this shard's part of a topic, from partition `first` on. Raises StorageFailure, CorruptStorage."""
+        await self._shard.lead(self._own_logs(topic, first=first), mode_of(topic))
+        if not self._alone:
+            self._led[topic.topic_id] = topic.partitions
 
     def _why_no_room_for(self, partitions: int) -> str | None:
         taken = sum(topic.partitions for topic in (*self._cluster.topics(), *self._cluster.deleting()))
@@ -131,17 +154,19 @@ class LocalTopics:
         raise AssertionError("a shielded step is not cancelled")
 
     async def _grow(self, topic: Topic, total: int) -> Topic:
-        new = replace(topic, partitions=total).logs()[topic.partitions :]
+        new = self._own_logs(replace(topic, partitions=total), first=topic.partitions)
         try:
             await self._shard.lead(new, mode_of(topic))
             grown = await self._cluster.add_partitions(topic.name, total)
-        except StorageFailure as failure:
+        except (StorageFailure, UnknownTopic, InvalidPartitions) as failure:
             refused = failure
         else:
             log.info("partitions added", topic=topic.name, topic_id=str(topic.topic_id), partitions=total)
             return grown
+        now = self._cluster.topic_by_id(topic.topic_id)
+        partitions = 0 if now is None else now.partitions  # another node may have deleted the topic, or let it grow
         with suppress(StorageFailure):  # what is left is removed by the next start
-            await self._shard.drop(new)
+            await self._shard.drop([each for each in new if each.partition >= partitions])
         raise refused
 
     async def alter_configs(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic:
@@ -173,24 +198,54 @@ class LocalTopics:
         self._marked.set()
 
     async def run(self) -> None:
-        """Remove what deleted topics leave behind, however often it takes; until cancelled."""
-        unremoved: set[UUID] = set()
+        """Remove what deleted topics leave behind, and lead what other nodes have made; until cancelled.
+
+        However often it takes. Raises CorruptStorage.
+        """
+        put_off: set[UUID] = set()
         while True:
             self._marked = trio.Event()
-            for topic in self._cluster.deleting():
-                try:
-                    await self._shard.drop(topic.logs())
-                    await self._cluster.forget_topic(topic.topic_id)
-                except StorageFailure as failure:
-                    if topic.topic_id not in unremoved:  # once, not for each attempt
-                        log.warning("deleted topic not removed yet", **_named(topic), reason=str(failure))
-                    unremoved.add(topic.topic_id)
-                else:
-                    if topic.topic_id in unremoved:
-                        log.info("deleted topic removed after all", **_named(topic))
-                    unremoved.discard(topic.topic_id)
-            with trio.move_on_after(REMOVE_AGAIN_S if unremoved else math.inf):
-                await self._marked.wait()
+            notice = self._marked if self._alone else self._cluster.changed()
+            if self._alone:
+                await self._remove_deleted(put_off)
+            else:
+                # In turn with this node's own changes: what one of them is about to lead, another node may delete.
+                async with self._changing:
+                    await self._remove_deleted(put_off)
+                    await self._follow(put_off)
+            with trio.move_on_after(REMOVE_AGAIN_S if put_off else math.inf):
+                await notice.wait()
+
+    async def _remove_deleted(self, put_off: set[UUID]) -> None:
+        for topic in self._cluster.deleting():
+            try:
+                await self._shard.drop(self._own_logs(topic))
+                await self._cluster.forget_topic(topic.topic_id)
+            except StorageFailure as failure:
+                if topic.topic_id not in put_off:  # once, not for each attempt
+                    log.warning("deleted topic not removed yet", **_named(topic), reason=str(failure))
+                put_off.add(topic.topic_id)
+            else:
+                if topic.topic_id in put_off:
+                    log.info("deleted topic removed after all", **_named(topic))
+                put_off.discard(topic.topic_id)
+                if self._led.pop(topic.topic_id, None) is not None:
+                    self._on_deleted()
+
+    async def _follow(self, put_off: set[UUID]) -> None:
+        """Lead this shard's part of what is new in the store."""
+        for topic in self._cluster.topics():
+            led = self._led.get(topic.topic_id, 0)
+            if led == topic.partitions:
+                continue
+            try:
+                await self._lead(topic, first=led)
+            except StorageFailure as failure:
+                if topic.topic_id not in put_off:
+                    log.warning("new partitions not led yet", **_named(topic), reason=str(failure))
+                put_off.add(topic.topic_id)
+            else:
+                put_off.discard(topic.topic_id)
 
 
 def _named(topic: Topic) -> dict[str, str]:

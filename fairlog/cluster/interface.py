@@ -77,6 +77,14 @@ class BrokerAddress(NamedTuple):
     port: int
 
 
+class Notice(Protocol):
+    """Something that happens once; `trio.Event` is one."""
+
+    async def wait(self) -> object:
+        """Return when it has happened."""
+        ...
+
+
 class ClusterStore(Protocol):
     """See the module's head for what is common to all methods."""
 
@@ -123,6 +131,10 @@ class ClusterStore(Protocol):
     @property
     def generation(self) -> int:
         """Grows with every change that a reader could see. Not kept over a restart."""
+        ...
+
+    def changed(self) -> Notice:
+        """The next change of `generation`. Get it before you look at what may change."""
         ...
 
     def topics(self) -> Sequence[Topic]:
