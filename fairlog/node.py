@@ -31,6 +31,7 @@ from coordinator.settings import CoordinatorSettings
 from fairlog import __version__
 from fairlog.backup.taking_over import take_over
 from fairlog.broker import Broker
+from fairlog.cluster.coordinators import shard_of_transactional_id
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.config import ConfigError, Ready, Settings, advertised_address
 from fairlog.config_values import Address
@@ -358,13 +359,19 @@ def _make_groups(
 def _make_offsets(
     settings: Settings, cluster: EmbeddedStore, shard: Shard, index: OffsetIndex, groups: NodeGroups
 ) -> CommittedOffsets:
+    placement, separator = cluster.placement, settings.transactions.group_separator
+    alone = placement.shards == 1
     return CommittedOffsets(
         offsets_logs=OffsetsLogs(shard.partitions),
         index=index,
         data_logs=shard.data_logs,
         offsets_log_count=cluster.offsets_log_count,
+        own_logs=None if alone else placement.offsets_logs(cluster.shard, cluster.offsets_log_count),
         membership=groups,
         transactions=shard.coordinator,
+        coordinates=lambda transactional_id: (
+            alone or shard_of_transactional_id(cluster, transactional_id, separator) == cluster.shard
+        ),
         topics=cluster,
         commit_bytes_max=settings.requests.message_bytes_max,
         retention_ms=settings.offsets.retention_minutes * 60_000,

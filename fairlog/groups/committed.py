@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 import structlog
@@ -81,6 +81,10 @@ SWEEP_PAUSE_S = 1.0
 DELETE_TRIES = 20
 """How often `delete` begins anew because the group has committed meanwhile. Each try takes a copy's time."""
 
+FOREIGN_CONNECTIONS_KEPT_MS = 3_600_000
+"""How long the connection of a producer whose coordinator is another shard's is remembered after its last commit. TCP
+gives up a connection on which nothing arrives after a quarter of an hour."""
+
 R = TypeVar("R")
 
 
@@ -122,13 +126,21 @@ class TopicIds(Protocol):
     def topic_by_id(self, topic_id: UUID) -> Topic | None: ...
 
 
+class _Latest(NamedTuple):
+    """The latest commit of a producer in a transaction."""
+
+    epoch: ProducerEpoch
+    connection: int
+    used_ms: int
+
+
 class _Stale(Enum):
     CHANGED = auto()
     """The group has committed since its offsets were read."""
 
 
 class CommittedOffsets:
-    """The committed offsets of all groups. `load` comes first, then `run` beside all else."""
+    """The committed offsets of a shard's groups. `load` comes first, then `run` beside all else."""
 
     def __init__(
         self,
@@ -137,8 +149,10 @@ class CommittedOffsets:
         index: OffsetIndex,
         data_logs: DataLogs,
         offsets_log_count: int,
+        own_logs: Sequence[LogId] | None = None,
         membership: Membership,
         transactions: Transactions,
+        coordinates: Callable[[str], bool] = lambda _transactional_id: True,
         topics: TopicIds,
         commit_bytes_max: int,
         retention_ms: int,
@@ -148,13 +162,16 @@ class CommittedOffsets:
         """`commit_bytes_max` bounds one commit as it is journaled; the others are `offsets.…` settings.
 
         `index` is told of the transactions that are decided (`OffsetIndex.decided`), and by `membership` which groups
-        it does not remember any more (`OffsetIndex.members_left`).
+        it does not remember any more (`OffsetIndex.members_left`). `own_logs` are the offsets logs that are led here;
+        None: all of them. `coordinates` says of which transactional ids `transactions` is the coordinator.
         """
         self._logs = offsets_logs
         self._data_logs = data_logs
         self._log_count = offsets_log_count
+        self._own_logs = own_logs
         self._membership = membership
         self._transactions = transactions
+        self._coordinates = coordinates
         self._topics = topics
         self._commit_bytes_max = commit_bytes_max
         self._retention_ms = retention_ms
@@ -162,7 +179,7 @@ class CommittedOffsets:
         self._now_ms = now_ms
         self._started_ms = now_ms()
         self._index = index
-        self._latest_connections: dict[ProducerId, tuple[ProducerEpoch, int]] = {}
+        self._latest_connections: dict[ProducerId, _Latest] = {}
         self._topic_is_gone = trio.Event()
 
     def log_of(self, group: str) -> LogId:
@@ -170,8 +187,10 @@ class CommittedOffsets:
         return LogId.of_offsets(crc32c(group.encode()) % self._log_count)
 
     def logs(self) -> Sequence[LogId]:
-        """All offsets logs."""
-        return [LogId.of_offsets(shard) for shard in range(self._log_count)]
+        """The offsets logs that are led here."""
+        if self._own_logs is not None:
+            return self._own_logs
+        return [LogId.of_offsets(number) for number in range(self._log_count)]
 
     async def load(self) -> None:
         """Learn which groups have offsets, once all that was decided before the start is copied, and what is pending.
@@ -247,7 +266,7 @@ class CommittedOffsets:
             )
             if isinstance(outcome, RefusedAppend | GroupRefusal | Refusal):
                 return outcome
-            self._latest_connections[producer.producer_id] = producer.epoch, producer.connection
+            self._latest_connections[producer.producer_id] = _Latest(producer.epoch, producer.connection, now_ms)
             self._index.pend(log, outcome, group, [new.partition for new in offsets])
             return None
         return OffsetRefusal.TIMED_OUT
@@ -258,19 +277,27 @@ class CommittedOffsets:
         )
 
     def _may_speak(self, producer: TransactionalProducer) -> Refusal | None:
-        """Whether the producer is its transactional id's current one, as far as the coordinator knows."""
+        """Whether the producer is its transactional id's current one, as far as the coordinator knows.
+
+        If the coordinator is another shard's, the log itself decides: by the transaction that it has open.
+        """
         known = self._transactions.describe(producer.transactional_id)
+        if known is None and not self._coordinates(producer.transactional_id):
+            return self._late(producer)
         if known is None or self._transactions.producer_id_of(producer.transactional_id) != producer.producer_id:
             return Refusal.UNKNOWN_PRODUCER_ID_MAPPING
         if self._transactions.epoch_of(producer.producer_id) != producer.epoch:
             return Refusal.FENCED
         if known.state == IdState.MUST_ABORT.name:
             return Refusal.MUST_ABORT
+        return self._late(producer)
+
+    def _late(self, producer: TransactionalProducer) -> Refusal | None:
+        """Whether the request was overtaken, on a later connection, by another one of the same epoch."""
         latest = self._latest_connections.get(producer.producer_id)
         if latest is None:
             return None
-        epoch, connection = latest
-        return Refusal.LATE if epoch == producer.epoch and producer.connection < connection else None
+        return Refusal.LATE if latest.epoch == producer.epoch and producer.connection < latest.connection else None
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -453,9 +480,13 @@ class CommittedOffsets:
         )
 
     def _forget_connections(self) -> None:
-        for producer_id in list(self._latest_connections):
-            if self._transactions.epoch_of(producer_id) is None:
+        for producer_id, latest in list(self._latest_connections.items()):
+            if self._transactions.epoch_of(producer_id) is None and not self._may_be_foreign(latest):
                 del self._latest_connections[producer_id]
+
+    def _may_be_foreign(self, latest: _Latest) -> bool:
+        """Whether the producer may be another shard's, and requests of it on their way."""
+        return self._own_logs is not None and self._now_ms() - latest.used_ms < FOREIGN_CONNECTIONS_KEPT_MS
 
 
 def _encode(group: str, offsets: Sequence[NewOffset], now_ms: int) -> bytes:

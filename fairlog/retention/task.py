@@ -3,9 +3,9 @@
     every check_interval_ms   topics with cleanup.policy=delete     `deletion` says where a log should start
     every clean_interval_ms   topics with cleanup.policy=compact    `cleaner`, one log after the other
 
-Both work in steps in a worker thread, one at a time for the node, and pause between two steps and two batches: for the
-copier, which needs the same write lock, and for the event loop, which needs the same interpreter. Reads wait for
-neither.
+Only the logs that are led here are looked at. Both work in steps in a worker thread, one at a time for the node, and
+pause between two steps and two batches: for the copier, which needs the same write lock, and for the event loop, which
+needs the same interpreter. Reads wait for neither.
 
 Failures stay here. A full disk or a full map ends the round with a log line, and the next round tries again; nothing is
 lost, and the node continues to take writes as long as the copy finds room. If the disk itself fails during a step, the
@@ -163,7 +163,7 @@ class Retention:
                 current = self._cluster.topic_by_id(topic.topic_id)  # as with `_limits`
                 if current is None or not self._is_compacted(current):
                     break
-                if log not in self._given_up:
+                if log not in self._given_up and self._shard.partitions.get(log) is not None:
                     with self._corruption_reported(log):
                         await self._clean_log(current, log)
 

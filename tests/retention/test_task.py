@@ -133,6 +133,26 @@ async def test_records_that_are_too_old_go(tmp_path: Path) -> None:
         assert [row[0] for row in await stored(run, A, 4)] == [4]
 
 
+async def test_logs_that_another_shard_leads_are_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a topic with partitions here and there only those here are deleted from, and cleaned."""
+    looked_at: list[LogId] = []
+
+    class Noting(cleaner.LogCleaner):
+        def __init__(self, data_logs: Any, log: LogId, *arguments: Any, **more: Any) -> None:
+            looked_at.append(log)
+            super().__init__(data_logs, log, *arguments, **more)
+
+    monkeypatch.setattr(task, "LogCleaner", Noting)
+    both = {"cleanup.policy": "compact,delete", "retention.ms": "1000"}
+    async with retention_over(tmp_path, both) as (run, retention):
+        retention._cluster.topic = replace(retention._cluster.topic, partitions=6)  # type: ignore[attr-defined]
+        await write(run, A, [(b"a", b"1")])
+        run.clock.ms += 2_000
+        await retention.delete_expired()
+        await retention.clean()
+        assert (looked_at, run[A].visibility.log_start) == ([A, B], 1)
+
+
 async def test_records_that_are_not_decided_do_not_go_however_old_they_are(tmp_path: Path) -> None:
     """In a log with markers the start stops at the last stable offset, and goes on when the transaction has ended."""
     async with retention_over(tmp_path, {"retention.ms": "1000"}, mode=MARKERS) as (run, retention):

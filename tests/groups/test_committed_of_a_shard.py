@@ -1,0 +1,124 @@
+"""Committed offsets where there are several shards: the logs of this one, and transactions that another coordinates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from coordinator.answers import Refusal
+from fairlog.groups.committed import FOREIGN_CONNECTIONS_KEPT_MS
+from fairlog_types import LogId
+from partition.answers import RefusedAppend
+from tests.groups.desk import Desk, new
+from tests.groups.test_committed import until
+from tests.shard.runs import transaction
+
+T0, T1 = transaction(7), transaction(7, 1)
+OWN = [LogId.of_offsets(number) for number in (1, 3)]
+
+
+@pytest.fixture
+def shard() -> dict[str, Any]:
+    """How the offsets of one shard of several are set up; no transactional id is coordinated here."""
+    return {"own_logs": OWN, "coordinates": lambda _transactional_id: False}
+
+
+def own_group(desk: Desk) -> str:
+    return next(name for name in map("g{}".format, range(99)) if desk.offsets.log_of(name) in OWN)
+
+
+async def test_offsets_logs_are_those_that_are_led_here(open_desk, shard) -> None:
+    """Others have journals and tables in their own shard."""
+    async with open_desk(**shard) as desk:
+        assert list(desk.offsets.logs()) == OWN
+        assert {log for log in desk.run.data_logs.logs() if log.kind == OWN[0].kind} == set(OWN)
+
+
+async def test_offsets_of_another_shards_transaction_are_taken_and_follow_its_outcome(open_desk, shard) -> None:
+    """The coordinator here does not know the id; the log knows the transaction."""
+    async with open_desk(**shard) as desk:
+        group = own_group(desk)
+        desk.ids.gone.add(7)
+        await desk.begin(T0, group)
+        assert await desk.commit_in(T0, group, new(1)) is None
+        assert await desk.of_t(group) is None
+        await desk.end(T0, group)
+        assert await desk.of_t(group) == 1
+        await desk.begin(T1, group)
+        assert await desk.commit_in(T1, group, new(2)) is None
+        await desk.end(T1, group, commit=False)
+        assert await desk.of_t(group) == 1
+
+
+async def test_offsets_of_another_shards_producer_are_refused_by_what_the_log_knows(open_desk, shard) -> None:
+    """Without a transaction, and in an epoch that is older than that of the open one."""
+    async with open_desk(**shard) as desk:
+        group = own_group(desk)
+        desk.ids.gone.add(7)
+        assert await desk.commit_in(T0, group, new(1)) is RefusedAppend.NOT_IN_TRANSACTION
+        later = transaction(7, epoch=1)
+        await desk.begin(later, group)
+        assert await desk.commit_in(T0, group, new(1)) is RefusedAppend.FENCED
+        assert await desk.commit_in(later, group, new(2)) is None
+        await desk.end(later, group)
+
+
+async def test_offsets_of_an_unknown_id_that_is_coordinated_here_are_refused(open_desk, shard) -> None:
+    """It has expired, or there never was one."""
+    async with open_desk(**shard | {"coordinates": lambda _transactional_id: True}) as desk:
+        group = own_group(desk)
+        desk.ids.gone.add(7)
+        await desk.begin(T0, group)
+        assert await desk.commit_in(T0, group, new(1)) is Refusal.UNKNOWN_PRODUCER_ID_MAPPING
+        await desk.end(T0, group, commit=False)
+
+
+async def test_late_offsets_of_another_shards_producer_are_refused(open_desk, shard) -> None:
+    """Also when a sweep has looked for producers that are forgotten, and the transaction is the next one."""
+    async with open_desk(**shard) as desk, trio.open_nursery() as nursery:
+        group = own_group(desk)
+        desk.ids.gone.add(7)
+        nursery.start_soon(desk.offsets.run)
+        await desk.begin(T0, group)
+        assert await desk.commit_in(T0, group, new(1), connection=5) is None
+        await desk.end(T0, group)
+        await several_looks(desk)
+        await desk.begin(T1, group)
+        assert await desk.commit_in(T1, group, new(0), connection=4) is Refusal.LATE
+        await desk.end(T1, group)
+        nursery.cancel_scope.cancel()
+
+
+async def test_connections_of_other_shards_producers_are_forgotten_in_time(open_desk, shard) -> None:
+    """When nothing that was sent on them can arrive any more."""
+    async with (
+        open_desk(**shard, retention_ms=10 * FOREIGN_CONNECTIONS_KEPT_MS) as desk,
+        trio.open_nursery() as nursery,
+    ):
+        group = own_group(desk)
+        desk.ids.gone.add(7)
+        await desk.begin(T0, group)
+        assert await desk.commit_in(T0, group, new(1)) is None
+        await desk.end(T0, group)
+        nursery.start_soon(desk.offsets.run)
+        desk.run.clock.ms += FOREIGN_CONNECTIONS_KEPT_MS - 1
+        await several_looks(desk)
+        assert len(desk.offsets._latest_connections) == 1
+        desk.run.clock.ms += 1
+        await until(lambda: not desk.offsets._latest_connections)
+        nursery.cancel_scope.cancel()
+
+
+async def several_looks(desk: Desk) -> None:
+    """Wait until every group was looked at again and again."""
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+
+    desk.members.on_ask = look
+    await until(lambda: looks > 20)
+    desk.members.on_ask = None
