@@ -3,7 +3,7 @@
 Handlers, Kafka's (`fairlog/kafka/handlers`) and native ones (`fairlog/native`), see a `Broker` and nothing else. The
 composition root fills it with the real parts, tests with doubles.
 
-    cluster      who we are, which topics there are                   fairlog/cluster
+    cluster      who we are, which topics and brokers there are       fairlog/cluster
     partitions   the partitions that this node leads                  partition, shard
     data_logs    what consumers read; blocking, for worker threads    datalog
     coordinator  transactions                                         coordinator
@@ -12,6 +12,9 @@ composition root fills it with the real parts, tests with doubles.
     groups       who is in which consumer group                   fairlog/groups
 
 The protocols name only what handlers use, in the words of the rooms: no API numbers, no error codes.
+
+If the data is spread over several shards, each has a broker, and clients see a cluster of them. Each broker coordinates
+the groups whose offsets log its shard leads, and the transactional ids whose group journal its shard has.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ from coordinator.sinks.messages import (
     SinkRefused,
 )
 from datalog.interface import DataLogs
-from fairlog.cluster.interface import ClusterStore, Topic
+from fairlog.cluster.coordinators import shard_of_group, shard_of_transactional_id
+from fairlog.cluster.interface import BrokerAddress, ClusterStore, Topic
 from fairlog.config import Settings
 from fairlog.config_values import Address
 from fairlog.groups.consumer.values import Beat, Beaten, GroupSnapshot, Refused
@@ -50,7 +54,7 @@ from fairlog.groups.offset_values import (
 )
 from fairlog.live_group_configs import LiveGroupConfigs
 from fairlog.live_settings import LiveSettings
-from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, TxId
+from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, ShardNumber, TxId
 from partition.answers import (
     LogCut,
 )
@@ -61,7 +65,7 @@ LOOKED_INTO_MAX = 2
 
 
 class Partitions(Protocol):
-    """The partitions that this node leads; `shard.partitions.Partitions` says what each method promises."""
+    """The partitions that this broker leads; `shard.partitions.Partitions` says what each method promises."""
 
     def get(self, log: LogId) -> LedPartition | None:
         """The leader of `log`; None if it is not here."""
@@ -249,6 +253,48 @@ class Broker:
     @property
     def node_id(self) -> int:
         return self.cluster.node_id
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this is the only broker: it leads every partition, and coordinates everything."""
+        return self.cluster.placement.shards == 1
+
+    def brokers(self) -> Sequence[BrokerAddress]:
+        """The brokers that clients can be sent to, by node id."""
+        if self.is_alone:
+            return (BrokerAddress(self.node_id, self.advertised.host, self.advertised.port),)
+        return self.cluster.brokers()
+
+    @property
+    def controller(self) -> BrokerAddress | None:
+        """The broker of the first shard, which all brokers tell clients; None if it has not started yet."""
+        return self._address_of(ShardNumber(0))
+
+    def coordinator_of_group(self, group: str) -> BrokerAddress | None:
+        """The broker that coordinates the group; None if it has not started yet."""
+        return self._address_of(self._shard_of_group(group))
+
+    def coordinator_of(self, transactional_id: str) -> BrokerAddress | None:
+        """The broker that coordinates the transactional id; None if it has not started yet."""
+        return self._address_of(self._shard_of(transactional_id))
+
+    def coordinates_group(self, group: str) -> bool:
+        """Whether this broker coordinates the group."""
+        return self.is_alone or self._shard_of_group(group) == self.cluster.shard
+
+    def coordinates(self, transactional_id: str) -> bool:
+        """Whether this broker coordinates the transactional id."""
+        return self.is_alone or self._shard_of(transactional_id) == self.cluster.shard
+
+    def _shard_of_group(self, group: str) -> ShardNumber:
+        return shard_of_group(self.cluster, self.offsets.log_of(group))
+
+    def _shard_of(self, transactional_id: str) -> ShardNumber:
+        return shard_of_transactional_id(self.cluster, transactional_id, self.settings.transactions.group_separator)
+
+    def _address_of(self, shard: ShardNumber) -> BrokerAddress | None:
+        node_id = self.cluster.broker_of(shard)
+        return next((broker for broker in self.brokers() if broker.node_id == node_id), None)
 
     @property
     def settings(self) -> Settings:

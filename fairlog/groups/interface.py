@@ -57,6 +57,7 @@ class GroupRefusal(Enum):
     UNRELEASED_INSTANCE = "the group instance id is held by a member that has not left"
     UNSUPPORTED_ASSIGNOR = "there is no such server-side assignor"
     INVALID_REGEX = "the pattern of topics cannot be read, or is too large"
+    ELSEWHERE = "another node coordinates the group: find the coordinator again"
     LATE = "the request was delayed on an earlier connection of the member: ask again"
     STOPPING = "the node is stopping: find the coordinator again, and try again"
 

@@ -31,6 +31,7 @@ class ErrorCode(IntEnum):
     CORRUPT_MESSAGE = 2
     UNKNOWN_TOPIC_OR_PARTITION = 3
     LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
     REQUEST_TIMED_OUT = 7
     MESSAGE_TOO_LARGE = 10
     OFFSET_METADATA_TOO_LARGE = 12
@@ -189,6 +190,7 @@ GROUP_REFUSALS: dict[GroupRefusal, ErrorCode] = {
     GroupRefusal.UNSUPPORTED_ASSIGNOR: ErrorCode.UNSUPPORTED_ASSIGNOR,
     GroupRefusal.INVALID_REGEX: ErrorCode.INVALID_REGULAR_EXPRESSION,
     GroupRefusal.LATE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    GroupRefusal.ELSEWHERE: ErrorCode.NOT_COORDINATOR,
     # These pass, NOT_KEPT with a restart, and every client asks for the coordinator again, and then once more.
     GroupRefusal.NO_ROOM: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     GroupRefusal.NOT_KEPT: ErrorCode.COORDINATOR_NOT_AVAILABLE,

@@ -1,4 +1,4 @@
-"""How the node handles the number of replicas that a client wants for a topic: there is one node, and so one replica.
+"""How the node handles the number of replicas that a client wants for a topic: there is one, however many brokers.
 
 Test suites ask for three everywhere. `topics.replication_factor_policy` decides whether a larger number is clamped,
 with a log line, or refused. The brokers that an assignment names are treated like a replication factor.
@@ -12,7 +12,8 @@ import structlog
 
 log = structlog.get_logger()
 
-NODES = 1
+REPLICAS = 1
+"""Of each partition."""
 
 
 class BadReplicas(ValueError):
@@ -23,11 +24,11 @@ def check_replication_factor(topic: str, replicas: int, *, clamp: bool) -> None:
     """Raise BadReplicas unless a topic with this number of replicas may be created."""
     if replicas < 1:
         raise BadReplicas(f"a replication factor of {replicas}; at least 1 is needed")
-    if replicas <= NODES:
+    if replicas <= REPLICAS:
         return
     if not clamp:
-        raise BadReplicas(f"{replicas} replicas on {NODES} node")
-    log.info("replication factor clamped", topic=topic, asked=replicas, given=NODES)
+        raise BadReplicas(f"{replicas} replicas; a partition has {REPLICAS}")
+    log.info("replication factor clamped", topic=topic, asked=replicas, given=REPLICAS)
 
 
 def check_assignments(topic: str, assignments: Sequence[Sequence[int]], *, clamp: bool) -> None:

@@ -1,5 +1,7 @@
 """A broker in memory, for the edge to be asked about.
 
+It may be one of several: `Memory.spread`.
+
 Fault model of the double: everything is visible at once unless `leaders.held` says otherwise; refusals are what a
 test puts into `leaders.refusal`, `coordinator.refusal` and `topics.failure`. Nothing is lost, nothing is late.
 """
@@ -17,8 +19,8 @@ from coordinator.answers import Description, Granted, GrantedToEnd, Refusal
 from coordinator.steps import EPOCH_MAX
 from datalog.offset_entries import CommittedOffset
 from fairlog.broker import Broker
-from fairlog.cluster.features import FEATURES, FeatureLevels, FeatureUpdate, updated_untrusted
-from fairlog.cluster.interface import Leader, Topic, TopicExists, UnknownTopic
+from fairlog.cluster.features import FEATURES, FeatureLevels, FeatureUpdate, supported_over, updated_untrusted
+from fairlog.cluster.interface import BrokerAddress, Leader, Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted
 from fairlog.config import Settings
 from fairlog.config_values import Address
@@ -40,14 +42,18 @@ from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
 from fairlog.live_group_configs import LiveGroupConfigs
 from fairlog.live_settings import LiveSettings
+from fairlog.topic_configs import is_together
 from fairlog_types import (
     LogId,
+    LogKind,
     Offset,
     ProducerEpoch,
     ProducerId,
+    ShardNumber,
     StorageFailure,
     TxId,
 )
+from shard.placement import Placement
 from tests.kafka.in_memory_logs import LEADER_EPOCH, MemoryDataLogs, MemoryLeaders
 
 
@@ -58,6 +64,9 @@ class MemoryCluster:
     group_journal_count = 16
 
     def __init__(self) -> None:
+        self.placement = Placement(1)
+        self.shard = ShardNumber(0)
+        self.addresses: dict[int, BrokerAddress] = {}
         self.generation = 0
         self.by_name: dict[str, Topic] = {}
         self.features = FeatureLevels(FEATURES, {}, 1 << 24)
@@ -65,8 +74,24 @@ class MemoryCluster:
         self.of_groups: dict[str, Mapping[str, str]] = {}
         self.failure: Exception | None = None
 
+    def brokers(self) -> Sequence[BrokerAddress]:
+        return [address for _, address in sorted(self.addresses.items())]
+
+    def broker_of(self, shard: ShardNumber) -> int:
+        return self.node_id + shard - self.shard
+
+    def shard_of(self, log: LogId) -> ShardNumber | None:
+        if log.kind == LogKind.OFFSETS.value:
+            return self.placement.shard_of(log, together=False)
+        topic = self.topic_by_id(UUID(hex=log.topic))
+        if topic is None or log.partition >= topic.partitions:
+            return None
+        return self.placement.shard_of(log, together=is_together(topic))
+
     def leaders(self, topic: Topic) -> Sequence[Leader]:
-        return [Leader(self.node_id, LEADER_EPOCH)] * topic.partitions
+        together = is_together(topic)
+        shards = [self.placement.shard_of(log, together=together) for log in topic.logs()]
+        return [Leader(self.broker_of(shard), LEADER_EPOCH) for shard in shards]
 
     def topics(self) -> Sequence[Topic]:
         return [self.by_name[name] for name in sorted(self.by_name)]
@@ -129,9 +154,14 @@ class MemoryTopics:
         topic = Topic(name, UUID(int=self._made), partitions, dict(configs or {}), 1_000)
         self._cluster.by_name[name] = topic
         self._cluster.generation += 1
-        for log in topic.logs():
-            self._leaders.logs[log] = []
+        self._lead(topic)
         return topic
+
+    def _lead(self, topic: Topic) -> None:
+        """Its part that this broker leads, as far as it is new."""
+        for log in topic.logs():
+            if self._cluster.shard_of(log) == self._cluster.shard:
+                self._leaders.logs.setdefault(log, [])
 
     async def add_partitions(self, name: str, total: int, *, validate_only: bool) -> Topic:
         await trio.lowlevel.checkpoint()
@@ -142,8 +172,7 @@ class MemoryTopics:
         if self.failure is not None:
             raise self.failure
         grown = self._replace(replace(topic, partitions=total))
-        for log in grown.logs()[topic.partitions :]:
-            self._leaders.logs[log] = []
+        self._lead(grown)
         return grown
 
     async def alter_configs(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic:
@@ -174,7 +203,7 @@ class MemoryTopics:
         del self._cluster.by_name[topic.name]
         self._cluster.generation += 1
         for log in topic.logs():
-            del self._leaders.logs[log]
+            self._leaders.logs.pop(log, None)
 
 
 class MemoryCoordinator:
@@ -366,6 +395,15 @@ class Memory:
         )
         self.groups = NodeGroups(classic, consumer)
         self.data_logs = MemoryDataLogs(self.leaders)
+
+    def spread(self, shards: int, shard: int) -> None:
+        """Be the broker of one of so many shards. All have started; before there are topics."""
+        cluster = self.cluster
+        cluster.placement, cluster.node_id, cluster.shard = Placement(shards), 7 + shard, ShardNumber(shard)
+        cluster.features = FeatureLevels(supported_over(shards), {}, 1 << 24)
+        cluster.addresses = {
+            7 + number: BrokerAddress(7 + number, f"broker-{number}.example", 9092 + number) for number in range(shards)
+        }
 
     def configure(self, **topics: object) -> None:
         """Change keys of the settings' `topics` part."""

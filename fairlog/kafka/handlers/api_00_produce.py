@@ -21,13 +21,17 @@ Behaviour
   of arrival, and share a flush.
 - If an idempotent producer repeats a batch, the answer is the original's result.
 - Transaction version 2 (KIP-890, from 12 on): the request adds the partition to the transaction, and begins the
-  transaction if necessary. The epoch says which transaction is meant: a late batch cannot get into the next one.
+  transaction if necessary. The epoch says which transaction is meant: a late batch cannot get into the next one. With
+  several brokers it does not (`fairlog.cluster.features`): the partition must have been added before, as below 12.
+- With several brokers: a partition that another one leads is NOT_LEADER_OR_FOLLOWER. If another broker coordinates the
+  transactional id, the partition alone decides, by the transaction that it has open. If it has none, the client is told
+  to abort (`must_abort.py`), whatever the reason is: the coordinator knows it.
 
 Version notes
 - 4 allows KafkaStorageException; 5 adds the log start offset; 7 allows zstd (passed through in any version); 8 adds
   error messages, and names the records that caused a batch to be refused (KIP-467); 9 is flexible; 10 can name a new
-  leader in tagged fields (never done: there is one node); 11 knows TRANSACTION_ABORTABLE, which is then the answer to a
-  batch outside its transaction; 13 names topics by their ids.
+  leader in tagged fields (never done: clients ask Metadata); 11 knows TRANSACTION_ABORTABLE, which is then the answer
+  to a batch outside its transaction; 13 names topics by their ids.
 """
 
 from __future__ import annotations
@@ -56,11 +60,12 @@ from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Client, Context, Deferred, HangUp, Reply, Versions
 from fairlog.kafka.errors import APPEND_REFUSALS, BAD_BATCHES, ErrorCode, code_of_refusal
 from fairlog.kafka.must_abort import PRODUCE, must_abort_code
+from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import find_or_create, find_topic, log_of
 from fairlog.kafka.wire import Reader, TopicKey, Writer
 from fairlog.reading.ends import OWN_WAIT_S
 from fairlog.topic_configs import answers_lowest_offsets, is_compacted, message_bytes_max, stamps_append_time
-from fairlog_types import LogId, StorageFailure, TxId
+from fairlog_types import LogId, ProducerId, StorageFailure, TxId
 from partition.answers import Appended, Buffer, DuplicateOf, RefusedAppend
 from partition.partition import Partition
 
@@ -132,7 +137,9 @@ def decode(reader: Reader, version: int) -> ProduceRequest:
 
 async def handle(context: Context, request: ProduceRequest) -> Reply:
     deadline = trio.current_time() + max(request.timeout_ms / 1000, OWN_WAIT_S)
-    came_in = _open_as_it_comes(context.broker, request) if context.version < _ADDS_FROM else None
+    transactional = request.transactional_id is not None
+    adds = transactional and context.version >= _ADDS_FROM and context.broker.is_alone
+    came_in = _open_as_it_comes(context.broker, request) if transactional and not adds else None
     results: _Results = []
     for key, partitions in request.topics:
         if request.acks not in (-1, 0, 1):
@@ -143,7 +150,7 @@ async def handle(context: Context, request: ProduceRequest) -> Reply:
             topic = await find_or_create(context.broker, context.client, key, may_create=True)
         else:
             topic = find_topic(context.broker, key) or ErrorCode.UNKNOWN_TOPIC_ID
-        lines = [await _append(context, request, came_in, topic, *entry, deadline) for entry in partitions]
+        lines = [await _append(context, request, came_in, topic, *entry, deadline, adds=adds) for entry in partitions]
         results.append((key, lines))
     if request.acks == 0:
         _hang_up_on_errors(results)
@@ -162,6 +169,8 @@ async def _append(
     partition: int,
     records: memoryview | None,
     deadline: float,
+    *,
+    adds: bool,
 ) -> _Result:
     result = _Result(partition)
     if isinstance(topic, ErrorCode):
@@ -170,6 +179,9 @@ async def _append(
     if log_id is None:
         return result.fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     broker = context.broker
+    led = broker.partitions.get(log_id)
+    if led is None:
+        return result.fail(code_of_unled(broker), RefusedAppend.UNKNOWN_LOG.value)
     data: Buffer = records if records is not None else memoryview(b"")
     try:
         header = check_produced_untrusted(data, bytes_max=message_bytes_max(topic, broker.settings))
@@ -190,14 +202,11 @@ async def _append(
     if stamps:
         data = stamped(data, time.time_ns() // 1_000_000)
         header = parse_batch_header_untrusted(data)
-    if request.transactional_id is not None and context.version >= _ADDS_FROM:
+    if adds and request.transactional_id is not None:
         refusal = await _add(broker, request.transactional_id, header, log_id)
         if refusal is not None:
             return result.fail(_code_of_refused_add(context, refusal), refusal.value)
         came_in = broker.partitions.open_transaction_of(header.producer_id)  # the epoch says which transaction is meant
-    led = broker.partitions.get(log_id)
-    if led is None:
-        return result.fail(APPEND_REFUSALS[RefusedAppend.UNKNOWN_LOG], RefusedAppend.UNKNOWN_LOG.value)
     outcome: Appended | DuplicateOf | RefusedAppend | None = None
     with trio.move_on_at(deadline):
         try:
@@ -225,7 +234,18 @@ def _open_as_it_comes(broker: Broker, request: ProduceRequest) -> TxId | None:
     if request.transactional_id is None:
         return None
     producer_id = broker.coordinator.producer_id_of(request.transactional_id)
+    if producer_id is None and not broker.coordinates(request.transactional_id):
+        producer_id = _producer_id_untrusted(request)
     return None if producer_id is None else broker.partitions.open_transaction_of(producer_id)
+
+
+def _producer_id_untrusted(request: ProduceRequest) -> ProducerId | None:
+    """Whose batches these are, by the first of them. One of another producer is in no transaction that is open."""
+    batches = (records for _, partitions in request.topics for _, records in partitions if records is not None)
+    try:
+        return parse_batch_header_untrusted(next(batches, b"")).producer_id
+    except BadBatch:
+        return None
 
 
 async def _add(broker: Broker, transactional_id: str, header: BatchHeader, log_id: LogId) -> Refusal | None:
@@ -291,6 +311,8 @@ def _why_not_in_transaction(broker: Broker, transactional_id: str | None, header
         return RefusedAppend.FENCED
     description = None if transactional_id is None else broker.coordinator.describe(transactional_id)
     if description is not None and description.state == IdState.MUST_ABORT.name:
+        return RefusedAppend.MUST_ABORT
+    if description is None and transactional_id is not None and not broker.coordinates(transactional_id):
         return RefusedAppend.MUST_ABORT
     return RefusedAppend.NOT_IN_TRANSACTION
 

@@ -17,13 +17,15 @@ Behaviour
 - Sessions (KIP-227) are served, see `fairlog.kafka.fetch_sessions`: epoch 0 asks for a session, -1 for none, and both
   close any session that they name. An incremental answer has the partitions with records, errors or offsets that the
   client does not know yet; a full one has all requested partitions, each once.
+- A partition that another broker leads is NOT_LEADER_OR_FOLLOWER.
 - Other tasks run after each `STEP` partitions, across all topics: a client may ask for ten thousand.
 
 Version notes
 - 5 adds the log start offset; 7 sessions; 9 the leader epoch, which is checked; 11 racks and preferred replicas (never
-  returned); 12 is flexible and adds tagged fields for diverging epochs (never used: one node does not diverge from
-  itself); 13 names topics by id; 15 moves the replica id to a tagged field; 16 can name new leaders in tagged fields
-  (never done); 17 and 18 add tagged fields of followers (a directory, a high watermark), which are skipped.
+  returned); 12 is flexible and adds tagged fields for diverging epochs (never used: a partition has one replica, which
+  does not diverge from itself); 13 names topics by id; 15 moves the replica id to a tagged field; 16 can name new
+  leaders in tagged fields (never done: clients ask Metadata); 17 and 18 add tagged fields of followers (a directory, a
+  high watermark), which are skipped.
 - zstd batches are also sent to clients below version 10; Kafka refuses this.
 """
 
@@ -48,6 +50,7 @@ from fairlog.kafka.fetch_sessions import (
     SessionRefusal,
     is_full,
 )
+from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import find_topic, log_of
 from fairlog.kafka.wire import Reader, TopicKey
 from fairlog.reading.plan import LogRead, Problem, ReadPlan
@@ -245,7 +248,9 @@ def _look_up(context: Context, asked: CachedPartition, *, committed_only: bool) 
     if line.log is None:
         has_name = topic is not None or isinstance(key, str)
         line.refusal = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if has_name else ErrorCode.UNKNOWN_TOPIC_ID
-    elif asked.leader_epoch >= 0 and (partition := broker.partitions.get(line.log)) is not None:
+    elif (partition := broker.partitions.get(line.log)) is None:
+        line.refusal = code_of_unled(broker)
+    elif asked.leader_epoch >= 0:
         if asked.leader_epoch < partition.leader_epoch:
             line.refusal = ErrorCode.FENCED_LEADER_EPOCH
         elif asked.leader_epoch > partition.leader_epoch:

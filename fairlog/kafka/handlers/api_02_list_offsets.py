@@ -13,6 +13,7 @@ Behaviour
 - A timestamp (ms, 0 or more) finds the first record that is not older, exactly; -1 if there is none. A record that the
   isolation level cannot read yet counts as none, as in Kafka. Markers and aborted records are found as well.
 - Another negative timestamp, or one that the version does not have, is UNSUPPORTED_VERSION, as in Kafka.
+- A partition that another broker leads is NOT_LEADER_OR_FOLLOWER.
 - If a partition is named more than once, the answer is INVALID_REQUEST, as in Kafka.
 - Each search runs in a worker thread, so the answer is deferred, as it is for waiting: a client that disconnects is
   noticed between two searches.
@@ -35,6 +36,7 @@ import trio
 from datalog.interface import UnknownLog
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import END_REFUSALS, ErrorCode
+from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
 from fairlog.reading.ends import AskedEnds, EndRefusal
@@ -152,9 +154,11 @@ async def _answer(
     if query.timestamp < 0 and context.version < _SPECIAL_SINCE.get(query.timestamp, context.version + 1):
         return _Line(query.index, ErrorCode.UNSUPPORTED_VERSION)
     broker = context.broker
-    partition = None if log is None else broker.partitions.get(log)
-    if log is None or partition is None:
+    if log is None:
         return _Line(query.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    partition = broker.partitions.get(log)
+    if partition is None:
+        return _Line(query.index, code_of_unled(broker))
     epoch = partition.leader_epoch
     if 0 <= query.leader_epoch < epoch:
         return _Line(query.index, ErrorCode.FENCED_LEADER_EPOCH)

@@ -1,7 +1,8 @@
-"""Metadata: the cluster, its one broker, and its topics with their partitions.
+"""Metadata: the cluster, its brokers, and its topics with their partitions.
 
 Behaviour
-- This node is the only broker, the controller, and leader, replica and in-sync replica of every partition.
+- The node has one broker, or one for each of its shards; that of the first one is the controller. A partition's leader
+  is its only replica, and in sync. If its broker has not started yet, the partition is LEADER_NOT_AVAILABLE.
 - Topics that are requested by name and do not exist are created, if the client allows it and the node is configured so.
 - A topic that is named more than once is answered once. Other clients are served between one topic and the next.
 - Encoded answers are kept until the cluster's generation changes, because many clients send the same request. Answers
@@ -22,10 +23,11 @@ from uuid import UUID
 
 import trio
 
-from fairlog.cluster.interface import ClusterStore, Leader, Topic
+from fairlog.cluster.interface import BrokerAddress, ClusterStore, Leader, Topic
 from fairlog.kafka.acl_operations import ALL_OF_CLUSTER, ALL_OF_TOPIC, NOT_ASKED
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.ownership import NO_NODE
 from fairlog.kafka.topic_lookup import find_or_create
 from fairlog.kafka.wire import Reader
 
@@ -126,20 +128,23 @@ async def _look_up(context: Context, wanted: TopicWanted, may_create: bool) -> _
 
 async def encode(context: Context, request: MetadataRequest, lines: Sequence[_Line]) -> Answer:
     version, writer, broker = context.version, context.writer(), context.broker
+    brokers, controller = broker.brokers(), broker.controller
+    started = {address.node_id for address in brokers}
 
-    def node(_: None) -> None:
-        writer.int32(broker.node_id)
-        writer.string(broker.advertised.host)
-        writer.int32(broker.advertised.port)
+    def node(address: BrokerAddress) -> None:
+        writer.int32(address.node_id)
+        writer.string(address.host)
+        writer.int32(address.port)
         if version >= 1:
             writer.nullable_string(None)  # rack
         writer.end_of_fields()
 
     def partition(numbered: tuple[int, Leader]) -> None:
         index, (node_id, leader_epoch) = numbered
-        writer.int16(ErrorCode.NONE)
+        can_lead = node_id in started
+        writer.int16(ErrorCode.NONE if can_lead else ErrorCode.LEADER_NOT_AVAILABLE)
         writer.int32(index)
-        writer.int32(node_id)
+        writer.int32(node_id if can_lead else NO_NODE)
         if version >= 7:
             writer.int32(leader_epoch)
         writer.int32_array([node_id])  # replicas
@@ -162,11 +167,11 @@ async def encode(context: Context, request: MetadataRequest, lines: Sequence[_Li
 
     if version >= 3:
         writer.int32(0)  # throttle time
-    writer.array([None], node)
+    writer.array(brokers, node)
     if version >= 2:
         writer.nullable_string(broker.cluster.cluster_id)
     if version >= 1:
-        writer.int32(broker.node_id)  # controller
+        writer.int32(NO_NODE if controller is None else controller.node_id)
     writer.array_length(len(lines))
     for line in lines:
         topic(line)

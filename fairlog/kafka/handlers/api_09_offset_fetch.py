@@ -12,6 +12,7 @@ Behaviour
   (STALE_MEMBER_EPOCH), or if it is not a member (UNKNOWN_MEMBER_ID): it would read offsets that are no longer its own.
 - COORDINATOR_LOAD_IN_PROGRESS, on which clients retry, while decided offsets cannot be read because a disk has failed,
   and while unread answers use all the available room.
+- A group that another broker coordinates is NOT_COORDINATOR.
 
 Version notes
 - 2 may ask for all partitions and has an error for the whole answer; 3 adds the throttle time, 5 the leader epoch, 7
@@ -36,6 +37,7 @@ from fairlog.kafka.answer_budget import AnswerRoom
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
 from fairlog.kafka.offset_lines import LINES_AT_ONCE
+from fairlog.kafka.ownership import is_group_elsewhere
 from fairlog.kafka.topic_lookup import find_topic
 from fairlog.kafka.wire import Reader, TopicKey, Writer
 from fairlog_types import CorruptStorage, Offset, StorageFailure
@@ -158,6 +160,8 @@ async def _finish(context: Context, request: OffsetFetchRequest, room: AnswerRoo
 
 async def _fetch(context: Context, request: GroupRequest, *, require_stable: bool) -> _GroupAnswer:
     broker = context.broker
+    if is_group_elsewhere(broker, request.group):
+        return _GroupAnswer(request.group, ErrorCode.NOT_COORDINATOR, _unanswered(request))
     refusal = broker.groups.may_fetch(request.group, request.member_id, request.member_epoch)
     if refusal is not None:
         return _GroupAnswer(request.group, GROUP_REFUSALS[refusal], [])
@@ -174,8 +178,7 @@ async def _fetch(context: Context, request: GroupRequest, *, require_stable: boo
             if more is not None:
                 log.warning(event, group=request.group, reason=str(failure), **more)
     if fetched is None:
-        lines: Lines = [(name, [(index, _NONE) for index in indexes]) for name, indexes in request.topics or ()]
-        return _GroupAnswer(request.group, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, lines)
+        return _GroupAnswer(request.group, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, _unanswered(request))
     if asked is None:
         return _GroupAnswer(request.group, ErrorCode.NONE, _named(broker, fetched, by_id=by_id))
     assert request.topics is not None
@@ -185,6 +188,11 @@ async def _fetch(context: Context, request: GroupRequest, *, require_stable: boo
         places = [(index, asked[key, index]) for index in indexes]
         topics.append((key, [(index, missing if place is None else fetched[place]) for index, place in places]))
     return _GroupAnswer(request.group, ErrorCode.NONE, topics)
+
+
+def _unanswered(request: GroupRequest) -> Lines:
+    """The lines of an answer with an error; only version 1 sends them."""
+    return [(name, [(index, _NONE) for index in indexes]) for name, indexes in request.topics or ()]
 
 
 async def _partitions(broker: Broker, topics: Topics) -> dict[tuple[TopicKey, int], Partition | None]:

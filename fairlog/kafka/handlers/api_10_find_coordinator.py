@@ -1,8 +1,10 @@
-"""FindCoordinator: the coordinator of a group or a transactional id, which is always this node.
+"""FindCoordinator: the broker that coordinates a group or a transactional id.
 
 Behaviour
 - Key types 0 (group) and 1 (transactional id) are known; any other is INVALID_REQUEST, also that of share groups (2),
   as in a Kafka without a share coordinator.
+- Every broker knows all coordinators (`fairlog.cluster.coordinators`). If one has not started yet, the answer is
+  COORDINATOR_NOT_AVAILABLE, on which clients ask again.
 
 Version notes
 - 0 has groups only; 1 adds the key type, the throttle time and an error message; 3 is flexible; 4 asks for many keys at
@@ -13,16 +15,25 @@ Version notes
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
+from fairlog.broker import Broker
+from fairlog.cluster.interface import BrokerAddress
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.wire import Reader
+from fairlog.kafka.ownership import NO_NODE
+from fairlog.kafka.wire import Reader, Writer
 
 SERVED = Versions(0, 6)
 FLEXIBLE_FROM = 3
 _MANY_KEYS_FROM = 4
 
-_KEY_TYPES = (0, 1)
+_NOWHERE = BrokerAddress(NO_NODE, "", -1)
+
+
+class KeyType(IntEnum):
+    GROUP = 0
+    TRANSACTIONAL_ID = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +41,13 @@ class FindCoordinatorRequest:
     key_type: int
     keys: tuple[str, ...]
     """Exactly one before version 4."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    address: BrokerAddress
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
 
 
 def decode(reader: Reader, version: int) -> FindCoordinatorRequest:
@@ -43,22 +61,14 @@ def decode(reader: Reader, version: int) -> FindCoordinatorRequest:
 
 
 async def handle(context: Context, request: FindCoordinatorRequest) -> Answer:
-    version, writer, broker = context.version, context.writer(), context.broker
-    known = request.key_type in _KEY_TYPES
-    error = ErrorCode.NONE if known else ErrorCode.INVALID_REQUEST
-    message = None if known else f"there is no coordinator for keys of type {request.key_type}"
-    node_id, host, port = (broker.node_id, broker.advertised.host, broker.advertised.port) if known else (-1, "", -1)
-
-    def place() -> None:
-        writer.int32(node_id)
-        writer.string(host)
-        writer.int32(port)
+    version, writer = context.version, context.writer()
 
     def coordinator(key: str) -> None:
+        found = _find(context.broker, request.key_type, key)
         writer.string(key)
-        place()
-        writer.int16(error)
-        writer.message(message)
+        _write_place(writer, found)
+        writer.int16(found.error)
+        writer.message(found.message)
         writer.end_of_fields()
 
     if version >= 1:
@@ -66,12 +76,32 @@ async def handle(context: Context, request: FindCoordinatorRequest) -> Answer:
     if version >= _MANY_KEYS_FROM:
         writer.array(request.keys, coordinator)
     else:
-        writer.int16(error)
+        found = _find(context.broker, request.key_type, request.keys[0])
+        writer.int16(found.error)
         if version >= 1:
-            writer.message(message)
-        place()
+            writer.message(found.message)
+        _write_place(writer, found)
     writer.end_of_fields()
     return writer.parts()
+
+
+def _find(broker: Broker, key_type: int, key: str) -> _Found:
+    match key_type:
+        case KeyType.GROUP:
+            address = broker.coordinator_of_group(key)
+        case KeyType.TRANSACTIONAL_ID:
+            address = broker.coordinator_of(key)
+        case _:
+            return _Found(_NOWHERE, ErrorCode.INVALID_REQUEST, f"there is no coordinator for keys of type {key_type}")
+    if address is None:
+        return _Found(_NOWHERE, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator has not started yet: ask again")
+    return _Found(address)
+
+
+def _write_place(writer: Writer, found: _Found) -> None:
+    writer.int32(found.address.node_id)
+    writer.string(found.address.host)
+    writer.int32(found.address.port)
 
 
 API = Api(10, "FindCoordinator", SERVED, FLEXIBLE_FROM, decode, handle)

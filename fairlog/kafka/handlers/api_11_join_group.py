@@ -7,6 +7,7 @@ Behaviour
   unless it is static. So a client that gives up early leaves no member behind (KIP-394).
 - Only the leader is told about the other members.
 - A member whose names and metadata take more than 1 MiB is MESSAGE_TOO_LARGE.
+- A group that another broker coordinates is NOT_COORDINATOR.
 
 Version notes
 - 1 adds the rebalance time-out, which was the session time-out before; 2 the throttle time; 4 MEMBER_ID_REQUIRED; 5
@@ -23,8 +24,9 @@ from dataclasses import dataclass
 from fairlog.broker import Parked
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.messages import NO_GENERATION, NO_MEMBER_ID, Joined, JoinedMember, Joining, JoinRefused
-from fairlog.kafka.api import CLIENT_NAME_MAX, Answer, Api, Context, Deferred, Versions
+from fairlog.kafka.api import CLIENT_NAME_MAX, Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
+from fairlog.kafka.ownership import is_group_elsewhere
 from fairlog.kafka.wire import Reader
 
 SERVED = Versions(0, 9)
@@ -66,8 +68,10 @@ def decode(reader: Reader, version: int) -> JoinGroupRequest:
     return request
 
 
-async def handle(context: Context, request: JoinGroupRequest) -> Deferred:
+async def handle(context: Context, request: JoinGroupRequest) -> Reply:
     groups, client = context.broker.groups, context.client
+    if is_group_elsewhere(context.broker, request.group_id):
+        return encode(context, JoinRefused(GroupRefusal.ELSEWHERE, request.member_id))
     joining = Joining(
         request.member_id,
         request.instance_id,

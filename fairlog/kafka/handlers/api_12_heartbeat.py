@@ -3,6 +3,7 @@
 Behaviour
 - REBALANCE_IN_PROGRESS asks the member to join again; it counts as a heartbeat all the same.
 - While the group waits for the leader's assignment, heartbeats are accepted as usual.
+- A group that another broker coordinates is NOT_COORDINATOR.
 
 Version notes
 - 1 adds the throttle time; 3 static members; 4 is flexible.
@@ -12,8 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fairlog.groups.interface import GroupRefusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
+from fairlog.kafka.ownership import is_group_elsewhere
 from fairlog.kafka.wire import Reader
 
 SERVED = Versions(0, 4)
@@ -37,9 +40,11 @@ def decode(reader: Reader, version: int) -> HeartbeatRequest:
 
 
 async def handle(context: Context, request: HeartbeatRequest) -> Answer:
-    refusal = context.broker.groups.heartbeat(
-        request.group_id, request.member_id, request.instance_id, request.generation
-    )
+    broker = context.broker
+    if is_group_elsewhere(broker, request.group_id):
+        refusal = GroupRefusal.ELSEWHERE
+    else:
+        refusal = broker.groups.heartbeat(request.group_id, request.member_id, request.instance_id, request.generation)
     writer = context.writer()
     if context.version >= 1:
         writer.int32(0)  # throttle time

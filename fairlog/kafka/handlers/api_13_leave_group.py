@@ -3,6 +3,7 @@
 Behaviour
 - A static member is named by its instance id alone, or with its member id, which then has to be the current one.
 - A parked JoinGroup or SyncGroup of a member that leaves is answered UNKNOWN_MEMBER_ID.
+- A group that another broker coordinates is NOT_COORDINATOR.
 
 Version notes
 - 1 adds the throttle time; 3 many members at once, each with an outcome of its own; 4 is flexible; 5 adds a reason,
@@ -11,12 +12,14 @@ Version notes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.messages import Leaving
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
+from fairlog.kafka.ownership import is_group_elsewhere
 from fairlog.kafka.wire import Reader
 
 SERVED = Versions(0, 5)
@@ -46,7 +49,9 @@ def decode(reader: Reader, version: int) -> LeaveGroupRequest:
 
 
 async def handle(context: Context, request: LeaveGroupRequest) -> Answer:
-    outcome = context.broker.groups.leave(request.group_id, request.members)
+    outcome: Sequence[GroupRefusal | None] | GroupRefusal = GroupRefusal.ELSEWHERE
+    if not is_group_elsewhere(context.broker, request.group_id):
+        outcome = context.broker.groups.leave(request.group_id, request.members)
     refused = isinstance(outcome, GroupRefusal)
     whole = outcome if refused else None
     if context.version < _MANY_MEMBERS_FROM and not refused:

@@ -7,6 +7,7 @@ Behaviour
   dropped.
 - If the request names a protocol type or name, it has to be the group's.
 - If an assignment is larger than 1 MiB, the leader gets MESSAGE_TOO_LARGE.
+- A group that another broker coordinates is NOT_COORDINATOR.
 
 Version notes
 - 1 adds the throttle time; 3 static members; 4 is flexible; 5 adds protocol type and name.
@@ -21,8 +22,9 @@ from dataclasses import dataclass
 from fairlog.broker import Parked
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.messages import Synced, Syncing
-from fairlog.kafka.api import Answer, Api, Context, Deferred, Versions
+from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
+from fairlog.kafka.ownership import is_group_elsewhere
 from fairlog.kafka.wire import Reader
 
 SERVED = Versions(0, 5)
@@ -55,7 +57,9 @@ def decode(reader: Reader, version: int) -> SyncGroupRequest:
     return SyncGroupRequest(group_id, sync)
 
 
-async def handle(context: Context, request: SyncGroupRequest) -> Deferred:
+async def handle(context: Context, request: SyncGroupRequest) -> Reply:
+    if is_group_elsewhere(context.broker, request.group_id):
+        return encode(context, GroupRefusal.ELSEWHERE)
     parked = context.broker.groups.sync(request.group_id, request.sync)  # noqa: ASYNC200 (no file is meant)
     return Deferred(functools.partial(_finish, context, parked), parked.give_up)
 

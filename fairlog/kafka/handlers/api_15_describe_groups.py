@@ -6,6 +6,7 @@ Behaviour
 - Metadata is shown once the members have agreed on a strategy, assignments while the group is stable.
 - A group that is named more than once is answered once. Other clients are served in between.
 - All operations of a group are authorized: there is no authorizer (`fairlog.kafka.acl_operations`).
+- A group that another broker coordinates is NOT_COORDINATOR.
 
 Version notes
 - 1 adds the throttle time; 3 asks for authorized operations; 4 shows static members; 5 is flexible; 6 reports an
@@ -18,11 +19,12 @@ from dataclasses import dataclass
 
 import trio
 
-from fairlog.groups.interface import GroupDescription, GroupType, MemberDescription
+from fairlog.groups.interface import GroupDescription, GroupRefusal, GroupType, MemberDescription
 from fairlog.groups.states import GroupState
 from fairlog.kafka.acl_operations import ALL_OF_GROUP, NOT_ASKED
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.ownership import is_group_elsewhere
 from fairlog.kafka.wire import Reader
 
 SERVED = Versions(0, 6)
@@ -57,12 +59,24 @@ async def handle(context: Context, request: DescribeGroupsRequest) -> Answer:
         writer.byte_string(entry.assignment)
         writer.end_of_fields()
 
-    def group(entry: GroupDescription, error: ErrorCode, message: str | None) -> None:
+    def head(group_id: str, error: ErrorCode, message: str | None, state: str) -> None:
         writer.int16(error)
         if version >= _NOT_FOUND_FROM:
             writer.message(message)
-        writer.string(entry.group_id)
-        writer.string(entry.state.value)
+        writer.string(group_id)
+        writer.string(state)
+
+    def elsewhere(group_id: str) -> None:
+        head(group_id, ErrorCode.NOT_COORDINATOR, GroupRefusal.ELSEWHERE.value, "")
+        writer.string("")
+        writer.string("")
+        writer.array((), member)
+        if version >= 3:
+            writer.int32(NOT_ASKED)
+        writer.end_of_fields()
+
+    def group(entry: GroupDescription, error: ErrorCode, message: str | None) -> None:
+        head(entry.group_id, error, message, entry.state.value)
         writer.string(entry.protocol_type)
         writer.string(entry.protocol)
         writer.array(entry.members, member)
@@ -75,6 +89,10 @@ async def handle(context: Context, request: DescribeGroupsRequest) -> Answer:
         writer.int32(0)  # throttle time
     writer.array_length(len(asked))
     for group_id in asked:
+        await trio.lowlevel.checkpoint()
+        if is_group_elsewhere(context.broker, group_id):
+            elsewhere(group_id)
+            continue
         described = context.broker.groups.describe(group_id)
         error, message = ErrorCode.NONE, None
         if described is None or described.type is not GroupType.CLASSIC:
@@ -82,7 +100,6 @@ async def handle(context: Context, request: DescribeGroupsRequest) -> Answer:
             if version >= _NOT_FOUND_FROM:
                 error, message = ErrorCode.GROUP_ID_NOT_FOUND, f"there is no classic group {group_id}"
         group(described, error, message)
-        await trio.lowlevel.checkpoint()
     writer.end_of_fields()
     return writer.parts()
 

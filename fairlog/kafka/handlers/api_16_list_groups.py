@@ -1,4 +1,4 @@
-"""ListGroups: all groups of this node.
+"""ListGroups: all groups that this broker coordinates. Clients ask every broker.
 
 Behaviour
 - Lists groups with members, groups that recently had members, and groups that have offsets; the latter two are Empty.

@@ -29,7 +29,7 @@ from fairlog.cluster.interface import InvalidTopic, TopicExists
 from fairlog.cluster.topic_rules import check_topic_untrusted
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.replicas import NODES, BadReplicas, check_assignments, check_replication_factor
+from fairlog.kafka.replicas import REPLICAS, BadReplicas, check_assignments, check_replication_factor
 from fairlog.kafka.wire import Reader
 from fairlog.topic_configs import why_refused, with_fixed
 from fairlog_types import StorageFailure
@@ -189,7 +189,7 @@ def encode(context: Context, lines: Sequence[_Line]) -> Answer:
         writer.message(line.message)
         if version >= 5:
             writer.int32(line.partitions)
-            writer.int16(NODES if line.error is ErrorCode.NONE else -1)
+            writer.int16(REPLICAS if line.error is ErrorCode.NONE else -1)
             writer.array(line.configs, config)
         writer.end_of_fields()
 

@@ -6,6 +6,7 @@ Behaviour
   answer is the low watermark: the new start of the partition. Offsets do not change; a read before the start gets
   OFFSET_OUT_OF_RANGE. LMDB's file does not shrink, but reuses the space.
 - An offset before the partition's start changes nothing. One after its end, or below -1, is OFFSET_OUT_OF_RANGE.
+- A partition that another broker leads is NOT_LEADER_OR_FOLLOWER.
 - If a topic's policy is compaction without deletion, the answer is POLICY_VIOLATION, as in Kafka: its records are not
   kept by age.
 - A batch that contains the offset is kept whole. A client that asks for the right offset does not see the batch's
@@ -29,6 +30,7 @@ import trio
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
 from fairlog.reading.ends import OWN_WAIT_S, AskedEnds, EndRefusal
@@ -106,9 +108,11 @@ async def _delete(
     """The low watermark, or the error."""
     broker = context.broker
     log = log_of(topic, index)
-    end = None if log is None else ends.end(log)
-    if topic is None or log is None or end is None:
+    if topic is None or log is None:
         return _NO_LOW_WATERMARK, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    end = ends.end(log)
+    if end is None:
+        return _NO_LOW_WATERMARK, code_of_unled(broker)
     if CleanupPolicy.DELETE not in cleanup_policies(topic, broker.settings):
         return _NO_LOW_WATERMARK, ErrorCode.POLICY_VIOLATION
     if not _ALL <= offset <= end:

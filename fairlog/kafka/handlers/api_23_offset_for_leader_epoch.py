@@ -7,6 +7,7 @@ Behaviour
   or the requested one if none has, as in Kafka. For an epoch larger than the current one the answer is (-1, -1).
 - A consumer whose position is after this end has read records that a loss of power has removed (journal.fsync =
   interval or never), and resets its position.
+- A partition that another broker leads is NOT_LEADER_OR_FOLLOWER.
 - The client's own idea of the current leader epoch is checked first.
 - Each search runs in a worker thread, so the answer is deferred: a client that disconnects is noticed between two
   searches.
@@ -25,6 +26,7 @@ import trio
 from datalog.interface import UnknownLog
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import END_REFUSALS, ErrorCode
+from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
 from fairlog.reading.ends import AskedEnds
@@ -102,9 +104,11 @@ async def _finish(context: Context, request: OffsetForLeaderEpochRequest, ends: 
 
 async def _answer(context: Context, ends: AskedEnds, log: LogId | None, query: EpochQuery) -> _Line:
     broker = context.broker
-    partition = None if log is None else broker.partitions.get(log)
-    if log is None or partition is None:
+    if log is None:
         return _Line(query.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    partition = broker.partitions.get(log)
+    if partition is None:
+        return _Line(query.index, code_of_unled(broker))
     current = partition.leader_epoch
     if 0 <= query.current_leader_epoch < current:
         return _Line(query.index, ErrorCode.FENCED_LEADER_EPOCH)

@@ -9,6 +9,7 @@ Behaviour
   repeat the request without end (docs/decisions/0003-deleted-topics.md).
 - If the broker has aborted the transaction and the client has not: the code on which this client asks for a new epoch,
   aborts, or stops (`must_abort.py`).
+- A transactional id that another broker coordinates is NOT_COORDINATOR.
 
 Version notes
 - 2 has PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH in earlier versions; 3 is flexible.
@@ -28,6 +29,7 @@ from coordinator.answers import Refusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_refusal
 from fairlog.kafka.must_abort import ADD_PARTITIONS, must_abort_code
+from fairlog.kafka.ownership import is_elsewhere
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
@@ -85,8 +87,17 @@ async def handle(context: Context, request: AddPartitionsToTxnRequest) -> Answer
     for transaction in request.transactions:
         if errors:  # other tasks run between two transactions; most requests have one, and do not wait
             await trio.lowlevel.checkpoint()
-        errors.append(_verify(context, transaction) if transaction.verify_only else await _errors(context, transaction))
+        if is_elsewhere(context.broker, transaction.transactional_id):
+            errors.append(_for_all(transaction, ErrorCode.NOT_COORDINATOR))
+        elif transaction.verify_only:
+            errors.append(_verify(context, transaction))
+        else:
+            errors.append(await _errors(context, transaction))
     return encode(context, request, errors)
+
+
+def _for_all(request: Transaction, code: ErrorCode) -> dict[Partition, ErrorCode]:
+    return {(name, partition): code for name, partitions in request.topics for partition in partitions}
 
 
 def _verify(context: Context, request: Transaction) -> dict[Partition, ErrorCode]:

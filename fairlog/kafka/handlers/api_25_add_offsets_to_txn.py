@@ -4,6 +4,7 @@ Behaviour
 - Adds the group's offsets log to the transaction, as AddPartitionsToTxn adds a partition. The first such request begins
   the transaction. Without it, TxnOffsetCommit is refused.
 - If the broker has aborted the transaction and the client has not: see `must_abort.py`.
+- A transactional id that another broker coordinates is NOT_COORDINATOR.
 
 Version notes
 - 2 has PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH in earlier versions; 3 is flexible; 4 knows
@@ -19,6 +20,7 @@ from fairlog.groups.interface import is_group_id
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_refusal
 from fairlog.kafka.must_abort import ADD_OFFSETS, must_abort_code
+from fairlog.kafka.ownership import is_elsewhere
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
 from fairlog_types import ProducerEpoch, ProducerId, StorageFailure
@@ -47,6 +49,8 @@ async def handle(context: Context, request: AddOffsetsToTxnRequest) -> Answer:
     error = ErrorCode.INVALID_REQUEST
     if not is_group_id(request.group):
         error = ErrorCode.INVALID_GROUP_ID
+    elif is_elsewhere(context.broker, request.transactional_id):
+        error = ErrorCode.NOT_COORDINATOR
     elif is_acceptable(request.transactional_id):
         error = await _add(context, request)
     writer = context.writer()

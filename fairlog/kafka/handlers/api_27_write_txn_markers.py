@@ -8,6 +8,8 @@ Behaviour
   not fenced, and has to abort as well. If the transaction is being committed, the answer is CONCURRENT_TRANSACTIONS.
 - Journal mode, *abort* of an open transaction: INVALID_TXN_STATE. No reader waits for it there. A transaction is
   decided as a whole: `fairlog txn abort`, or InitProducerId with its transactional id, ends it.
+- With several brokers: a partition that another one leads is NOT_LEADER_OR_FOLLOWER. Marker mode, *abort* of an open
+  transaction whose coordinator is another broker: INVALID_TXN_STATE. `fairlog txn abort` ends it there.
 - *abort* if no transaction is open: no error, and nothing is written.
 - An epoch older than the partition knows is INVALID_PRODUCER_EPOCH, an older coordinator's
   TRANSACTION_COORDINATOR_FENCED, as in Kafka.
@@ -19,17 +21,20 @@ Version notes
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import trio
 
-from fairlog.broker import Broker, Partitions
+from fairlog.broker import Broker
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ABORT_REFUSALS, ErrorCode, code_of_refusal
+from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
 from fairlog_types import LogId, ProducerEpoch, ProducerId
 from partition.answers import AbortRefusal, ActiveProducer
+from partition.partition import Partition
 
 SERVED = Versions(0, 1)
 FLEXIBLE_FROM = 1
@@ -73,7 +78,7 @@ def decode(reader: Reader, version: int) -> WriteTxnMarkersRequest:  # noqa: ARG
 
 async def handle(context: Context, request: WriteTxnMarkersRequest) -> Answer:
     cluster = context.broker.cluster
-    producers = _Producers(context.broker.partitions)
+    producers = _Producers()
     writer = context.writer()
     writer.array_length(len(request.markers))
     for marker in request.markers:
@@ -86,7 +91,7 @@ async def handle(context: Context, request: WriteTxnMarkersRequest) -> Answer:
                 log = log_of(cluster.topic(name), index)
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 if log is not None:
-                    code = await _abort(context.broker, producers, log, marker)
+                    code = await _write(context.broker, producers, log, marker)
                 writer.int32(index)
                 writer.int16(code)
                 writer.end_of_fields()
@@ -102,41 +107,36 @@ class _Producers:
     one often.
     """
 
-    def __init__(self, partitions: Partitions) -> None:
-        self._partitions = partitions
+    def __init__(self) -> None:
         self._by_log: dict[LogId, dict[int, ActiveProducer]] = {}
 
-    def of(self, log: LogId) -> dict[int, ActiveProducer] | None:
-        """By producer id; None if the log is not led here."""
-        partition = self._partitions.get(log)
-        if partition is None:
-            return None
+    def of(self, log: LogId, partition: Partition) -> dict[int, ActiveProducer]:
+        """By producer id."""
         if log not in self._by_log:
             self._by_log[log] = {each.producer_id: each for each in partition.describe_producers()}
         return self._by_log[log]
 
 
-async def _abort(broker: Broker, producers: _Producers, log: LogId, marker: Marker) -> ErrorCode:
-    if marker.commit:
-        return _as_it_is(producers, log, marker)
+async def _write(broker: Broker, producers: _Producers, log: LogId, marker: Marker) -> ErrorCode:
     partition = broker.partitions.get(log)
     if partition is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return code_of_unled(broker)
+    if marker.commit:
+        return _as_it_is(producers.of(log, partition), marker)
     found = partition.open_for_abort(marker.producer_id, marker.producer_epoch, marker.coordinator_epoch)
     if found is AbortRefusal.NO_MARKERS:
-        return _as_it_is(producers, log, marker)
+        return _as_it_is(producers.of(log, partition), marker)
     if isinstance(found, AbortRefusal):
         return ABORT_REFUSALS[found]
+    if found is not None and not broker.is_alone and broker.coordinator.epoch_of(found.producer_id) is None:
+        return ErrorCode.INVALID_TXN_STATE  # its coordinator is another broker
     refusal = None if found is None else await broker.coordinator.abort_by_marker(found)
     return ErrorCode.NONE if refusal is None else code_of_refusal(refusal, knows_producer_fenced=False)
 
 
-def _as_it_is(producers: _Producers, log: LogId, marker: Marker) -> ErrorCode:
+def _as_it_is(producers: Mapping[int, ActiveProducer], marker: Marker) -> ErrorCode:
     """The answer to a marker that decides nothing: success if its goal is already reached."""
-    known = producers.of(log)
-    if known is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    producer = known.get(marker.producer_id)
+    producer = producers.get(marker.producer_id)
     if producer is not None and marker.producer_epoch < producer.producer_epoch:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if marker.commit or (producer is not None and producer.in_transaction):

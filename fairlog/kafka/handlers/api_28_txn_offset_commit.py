@@ -12,12 +12,16 @@ Behaviour
 - A partition that does not exist, or whose metadata string is too long, is refused alone. The former is
   TRANSACTION_ABORTABLE, where Kafka answers UNKNOWN_TOPIC_OR_PARTITION: clients repeat the request without end
   (docs/decisions/0003-deleted-topics.md).
+- With several brokers: a group that another one coordinates is NOT_COORDINATOR; partitions are checked before. If
+  another broker coordinates the transactional id, the group's log alone decides, by the transaction that it has open;
+  if it has none, the answer is TRANSACTION_ABORTABLE in every version, for the coordinator alone knows why.
 
 Version notes
 - 2 adds the leader epoch; 3 is flexible and identifies the sender in the group, so that it can be refused. In earlier
   versions, only the epoch fences.
 - From 4 on, a group that was not added is TRANSACTION_ABORTABLE, as in Kafka. From 5 on (transaction version 2,
-  KIP-890) the request adds it, and begins the transaction if necessary.
+  KIP-890) the request adds it, and begins the transaction if necessary; with several brokers it does not
+  (`fairlog.cluster.features`).
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_commit_refusal
 from fairlog.kafka.must_abort import COMMIT_OFFSETS, must_abort_code
 from fairlog.kafka.offset_lines import OffsetLines, TopicKey, check_lines, read_lines, write_lines
+from fairlog.kafka.ownership import is_group_elsewhere
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
 from fairlog_types import ProducerEpoch, ProducerId, StorageFailure
@@ -75,20 +80,22 @@ async def handle(context: Context, request: TxnOffsetCommitRequest) -> Answer:
     )
     if not offsets:
         return encode(context, request, refused, ErrorCode.NONE)
+    if is_group_elsewhere(context.broker, request.group):
+        return encode(context, request, refused, ErrorCode.NOT_COORDINATOR)
     outcome = await _commit(context, request, offsets)
     return encode(context, request, refused, outcome)
 
 
 async def _commit(context: Context, request: TxnOffsetCommitRequest, offsets: Sequence[NewOffset]) -> ErrorCode:
-    if context.version >= _ADDS_FROM:
+    if context.version >= _ADDS_FROM and context.broker.is_alone:
         refusal = await _add(context, request)
         if refusal is not None:
-            return _code(context, refusal)
+            return _code(context, refusal, request.transactional_id)
     producer = TransactionalProducer(
         request.transactional_id, request.producer_id, request.producer_epoch, context.client.connection
     )
     outcome = await context.broker.offsets.commit_in_transaction(request.group, request.sender, producer, offsets)
-    return ErrorCode.NONE if outcome is None else _code(context, outcome)
+    return ErrorCode.NONE if outcome is None else _code(context, outcome, request.transactional_id)
 
 
 async def _add(context: Context, request: TxnOffsetCommitRequest) -> CommitRefusal | None:
@@ -104,11 +111,14 @@ async def _add(context: Context, request: TxnOffsetCommitRequest) -> CommitRefus
     return added if isinstance(added, Refusal) else added[log]
 
 
-def _code(context: Context, refusal: CommitRefusal) -> ErrorCode:
+def _code(context: Context, refusal: CommitRefusal, transactional_id: str) -> ErrorCode:
     if refusal in (Refusal.MUST_ABORT, RefusedAppend.MUST_ABORT):
         return must_abort_code(COMMIT_OFFSETS, context.client)
-    if refusal is RefusedAppend.NOT_IN_TRANSACTION and context.version >= _KNOWS_ABORTABLE_FROM:
-        return ErrorCode.TRANSACTION_ABORTABLE
+    if refusal is RefusedAppend.NOT_IN_TRANSACTION:
+        if not context.broker.coordinates(transactional_id):
+            return must_abort_code(COMMIT_OFFSETS, context.client)
+        if context.version >= _KNOWS_ABORTABLE_FROM:
+            return ErrorCode.TRANSACTION_ABORTABLE
     return code_of_commit_refusal(refusal)
 
 

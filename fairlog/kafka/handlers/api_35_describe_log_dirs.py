@@ -7,7 +7,8 @@ Behaviour
 - A partition's size is the size of its batches in the data log, as they arrived, plus the frames that its journal still
   holds. So a batch counts twice until its part of the journal is removed. LMDB's overhead, and room that is made ahead
   of a journal's end, belong to no partition.
-- Partitions that do not exist are left out, as in Kafka; so are the logs of committed offsets, which are not topics.
+- Partitions that do not exist, or that another broker leads, are left out, as in Kafka; so are the logs of committed
+  offsets, which are not topics.
 - No replica lags, and none is being moved to another directory.
 - Sizes and space are determined in worker threads, a few partitions at a time, and the answer is deferred.
 
@@ -120,7 +121,7 @@ async def _sizes(broker: Broker, request: DescribeLogDirsRequest) -> dict[str, d
         in_data_logs = await trio.to_thread.run_sync(_bytes_in, broker.data_logs, [log for _, log in some])
         for name, log in some:
             partition = broker.partitions.get(log)
-            if partition is not None and log in in_data_logs:  # else it was deleted meanwhile
+            if partition is not None and log in in_data_logs:  # else it is another broker's, or was deleted meanwhile
                 sizes[name][log.partition] = in_data_logs[log] + partition.journal_bytes
     return sizes
 

@@ -4,6 +4,7 @@ Behaviour
 - A group that has members, or a member that is about to join, is NON_EMPTY_GROUP. A group that has neither members nor
   offsets, and had no members recently, is GROUP_ID_NOT_FOUND.
 - When this is answered, the group is deleted durably: its offsets cannot be fetched any more.
+- A group that another broker coordinates is NOT_COORDINATOR.
 
 Version notes
 - 2 is flexible.
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
+from fairlog.kafka.ownership import is_group_elsewhere
 from fairlog.kafka.wire import Reader
 from fairlog_types import StorageFailure
 
@@ -49,6 +51,8 @@ async def handle(context: Context, request: DeleteGroupsRequest) -> Answer:
 
 
 async def _delete(context: Context, group: str) -> ErrorCode:
+    if is_group_elsewhere(context.broker, group):
+        return ErrorCode.NOT_COORDINATOR
     try:
         refusal = await context.broker.groups.delete(group, context.broker.offsets)
     except StorageFailure:

@@ -1,8 +1,8 @@
 """AlterPartitionReassignments: move the replicas of a partition to other brokers.
 
 Behaviour
-- There is one broker, so the only possible assignment is the present one, which is answered with success. Every other
-  one is INVALID_REPLICA_ASSIGNMENT, with a message that says why.
+- Partitions stay with their brokers, so the only possible assignment is the present one, which is answered with
+  success. Every other one is INVALID_REPLICA_ASSIGNMENT, with a message that says why.
 - No replica is ever being moved to another broker, so there is nothing to cancel: NO_REASSIGNMENT_IN_PROGRESS.
 - Nothing is clamped here, whatever `topics.replication_factor_policy` says: an operator who moves replicas wants
   exactly this assignment.
@@ -21,9 +21,7 @@ import trio
 
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
-from fairlog_types import LogId
 
 SERVED = Versions(0, 1)
 FLEXIBLE_FROM = 0
@@ -71,10 +69,12 @@ async def handle(context: Context, request: AlterPartitionReassignmentsRequest) 
     writer.array_length(len(request.topics))
     for name, partitions in request.topics:
         topic = broker.cluster.topic(name)
+        leaders = () if topic is None else broker.cluster.leaders(topic)
         writer.string(name)
         writer.array_length(len(partitions))
         for wanted in partitions:
-            error, message = _outcome(log_of(topic, wanted.index), wanted, broker.node_id)
+            exists = 0 <= wanted.index < len(leaders)
+            error, message = _outcome(wanted, leaders[wanted.index].node_id if exists else None)
             writer.int32(wanted.index)
             writer.int16(error)
             writer.message(message)
@@ -86,9 +86,10 @@ async def handle(context: Context, request: AlterPartitionReassignmentsRequest) 
     return writer.parts()
 
 
-def _outcome(log: LogId | None, wanted: Reassignment, node_id: int) -> tuple[ErrorCode, str | None]:
+def _outcome(wanted: Reassignment, node_id: int | None) -> tuple[ErrorCode, str | None]:
+    """`node_id` is the broker that has the partition; None if there is no such partition."""
     replicas = wanted.replicas
-    if log is None:
+    if node_id is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
     if replicas is None:
         return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment of the partition is in progress"
@@ -96,7 +97,10 @@ def _outcome(log: LogId | None, wanted: Reassignment, node_id: int) -> tuple[Err
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the assignment names no broker"
     others = sorted({broker_id for broker_id in replicas if broker_id != node_id})
     if others:
-        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"there is no broker {others[0]}, only {node_id}"
+        return (
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"the partition cannot be on broker {others[0]}: it stays on {node_id}",
+        )
     if len(replicas) > 1:
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"the assignment names broker {node_id} more than once"
     return ErrorCode.NONE, None

@@ -6,6 +6,7 @@ Behaviour
 - A group with neither members nor offsets is GROUP_ID_NOT_FOUND. Deleting an offset that does not exist succeeds.
 - Answered when the deletion is on disk. If the disk fails meanwhile, the answer is NOT_COORDINATOR: a retry does no
   harm.
+- A group that another broker coordinates is NOT_COORDINATOR.
 
 Version notes
 - 0 is the only one.
@@ -21,6 +22,7 @@ from fairlog.groups.interface import GroupRefusal, is_group_id
 from fairlog.groups.offset_index import Partition
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
+from fairlog.kafka.ownership import is_group_elsewhere
 from fairlog.kafka.wire import Reader
 from fairlog_types import CorruptStorage, StorageFailure
 
@@ -44,6 +46,8 @@ def decode(reader: Reader, version: int) -> OffsetDeleteRequest:  # noqa: ARG001
 async def handle(context: Context, request: OffsetDeleteRequest) -> Reply:
     if not is_group_id(request.group):
         return encode(context, request, ErrorCode.INVALID_GROUP_ID, {})
+    if is_group_elsewhere(context.broker, request.group):
+        return encode(context, request, ErrorCode.NOT_COORDINATOR, {})
     return Deferred(functools.partial(_finish, context, request), keeps_request=True)
 
 

@@ -1,9 +1,9 @@
 """DescribeQuorum: the nodes that keep the cluster's metadata, and their progress (KIP-595).
 
 Behaviour
-- There is no quorum: the node decides alone (`fairlog.cluster`). The answer shows a quorum of one voter, the node
-  itself, which leads. Its epoch is that of its start (decision 14); high watermark and end of the log are the number of
-  changes since the start. The voter has always caught up (decision 42).
+- There is no quorum: the node decides alone (`fairlog.cluster`). The answer shows a quorum of one voter, the
+  controller, which leads; other brokers of the node are observers. The epoch is that of this broker's start (decision
+  14); high watermark and end of the log are the number of changes since. All have always caught up (decision 42).
 - The only partition is 0 of `__cluster_metadata`, as in Kafka. If the request names another partition, all that it
   names are UNKNOWN_TOPIC_OR_PARTITION. The topic cannot be read.
 - Other clients are served between one partition and the next.
@@ -21,8 +21,10 @@ from dataclasses import dataclass
 
 import trio
 
+from fairlog.cluster.interface import BrokerAddress
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.ownership import NO_NODE
 from fairlog.kafka.wire import Reader
 
 SERVED = Versions(0, 2)
@@ -59,9 +61,12 @@ async def handle(context: Context, request: DescribeQuorumRequest) -> Answer:
     version, writer, broker = context.version, context.writer(), context.broker
     changes, now_ms = broker.cluster.generation, time.time_ns() // 1_000_000
     known = request.topics == ((METADATA_TOPIC, (0,)),)
+    controller = broker.controller
+    voters = [] if controller is None or not known else [controller]
+    observers = [address for address in broker.brokers() if address not in voters] if known else []
 
-    def voter(_: None) -> None:
-        writer.int32(broker.node_id)
+    def replica(address: BrokerAddress) -> None:
+        writer.int32(address.node_id)
         if version >= _NODES_FROM:
             writer.uuid(None)  # directory
         writer.int64(changes)
@@ -75,16 +80,16 @@ async def handle(context: Context, request: DescribeQuorumRequest) -> Answer:
         writer.int16(ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if version >= _NODES_FROM:
             writer.nullable_string(None if known else f"there is no quorum but that of {METADATA_TOPIC}, partition 0")
-        writer.int32(broker.node_id if known else -1)
+        writer.int32(voters[0].node_id if voters else NO_NODE)
         writer.int32(broker.cluster.starts if known else -1)
         writer.int64(changes if known else -1)
-        writer.array([None] if known else [], voter)
-        writer.array_length(0)  # observers
+        writer.array(voters, replica)
+        writer.array(observers, replica)
         writer.end_of_fields()
         await trio.lowlevel.checkpoint()
 
-    def node(_: None) -> None:
-        writer.int32(broker.node_id)
+    def node(address: BrokerAddress) -> None:
+        writer.int32(address.node_id)
         writer.array_length(0)  # listeners
         writer.end_of_fields()
 
@@ -99,7 +104,7 @@ async def handle(context: Context, request: DescribeQuorumRequest) -> Answer:
             await partition(index)
         writer.end_of_fields()
     if version >= _NODES_FROM:
-        writer.array([None] if known else [], node)
+        writer.array(voters, node)
     writer.end_of_fields()
     return writer.parts()
 

@@ -1,4 +1,4 @@
-"""DescribeCluster: the cluster's id, and its one broker, which is its controller.
+"""DescribeCluster: the cluster's id, its brokers, and which of them is its controller.
 
 Behaviour
 - The same information about the cluster as in Metadata, without topics.
@@ -7,16 +7,18 @@ Behaviour
   from a broker in Kafka.
 
 Version notes
-- 0 is flexible; 1 adds the type of the endpoints; 2 lists fenced brokers: this one is never fenced when it answers.
+- 0 is flexible; 1 adds the type of the endpoints; 2 lists fenced brokers: none is shown as fenced.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fairlog.cluster.interface import BrokerAddress
 from fairlog.kafka.acl_operations import ALL_OF_CLUSTER, NOT_ASKED
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.ownership import NO_NODE
 from fairlog.kafka.wire import Reader
 
 SERVED = Versions(0, 2)
@@ -44,11 +46,12 @@ def decode(reader: Reader, version: int) -> DescribeClusterRequest:
 async def handle(context: Context, request: DescribeClusterRequest) -> Answer:
     broker, writer = context.broker, context.writer()
     error, message = _refusal(request.endpoint_type)
+    controller = broker.controller
 
-    def node(_: None) -> None:
-        writer.int32(broker.node_id)
-        writer.string(broker.advertised.host)
-        writer.int32(broker.advertised.port)
+    def node(address: BrokerAddress) -> None:
+        writer.int32(address.node_id)
+        writer.string(address.host)
+        writer.int32(address.port)
         writer.nullable_string(None)  # rack
         if context.version >= _FENCED_FROM:
             writer.boolean(False)
@@ -60,8 +63,8 @@ async def handle(context: Context, request: DescribeClusterRequest) -> Answer:
     if context.version >= 1:
         writer.int8(_BROKERS)
     writer.string(broker.cluster.cluster_id)
-    writer.int32(broker.node_id)  # controller
-    writer.array([None] if error is ErrorCode.NONE else [], node)
+    writer.int32(NO_NODE if controller is None else controller.node_id)
+    writer.array(broker.brokers() if error is ErrorCode.NONE else (), node)
     writer.int32(ALL_OF_CLUSTER if request.operations else NOT_ASKED)
     writer.end_of_fields()
     return writer.parts()

@@ -6,6 +6,7 @@ Behaviour
 - The current start offset is where a producer's open transaction begins, or -1 if none is open, as in Kafka. In journal
   mode a record's offset is not known before its transaction commits; there the answer is the smallest offset that the
   records can get, the high watermark.
+- A partition that another broker leads is NOT_LEADER_OR_FOLLOWER.
 - A partition that is named more than once is answered once. Other clients are served in between.
 
 Version notes
@@ -21,6 +22,7 @@ import trio
 
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
 from partition.answers import ActiveProducer
@@ -89,10 +91,13 @@ async def handle(context: Context, request: DescribeProducersRequest) -> Answer:
 
 
 def _describe(context: Context, name: str, index: int) -> _Line:
-    log = log_of(context.broker.cluster.topic(name), index)
-    partition = None if log is None else context.broker.partitions.get(log)
-    if partition is None:
+    broker = context.broker
+    log = log_of(broker.cluster.topic(name), index)
+    if log is None:
         return _Line(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, (), -1)
+    partition = broker.partitions.get(log)
+    if partition is None:
+        return _Line(index, code_of_unled(broker), (), -1)
     return _Line(index, ErrorCode.NONE, partition.describe_producers(), partition.visibility.high_watermark)
 
 

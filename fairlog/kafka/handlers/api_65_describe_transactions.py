@@ -7,6 +7,7 @@ Behaviour
 - Beyond Kafka: each state carries a tagged field (`PLACEMENTS_TAG`) with the last committed transactions and the
   offsets of their records, from the group journal's COMMITTED frames. Kafka's clients skip tags that they do not know;
   `fairlog txn show` reads this one with `decode_placements`.
+- A transactional id that another broker coordinates is NOT_COORDINATOR.
 
 Version notes
 - 0 is the only one.
@@ -23,6 +24,7 @@ from coordinator.answers import CommittedTransaction, Description
 from fairlog.broker import Broker
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.ownership import is_elsewhere
 from fairlog.kafka.topic_lookup import partition_name
 from fairlog.kafka.transaction_states import kafka_state
 from fairlog.kafka.wire import Buffer, Reader, Writer
@@ -71,8 +73,10 @@ async def handle(context: Context, request: DescribeTransactionsRequest) -> Answ
 
     def state(transactional_id: str) -> None:
         description = coordinator.describe(transactional_id)
-        if description is None:
-            _write_unknown(writer, transactional_id)
+        if is_elsewhere(context.broker, transactional_id):
+            _write_error(writer, transactional_id, ErrorCode.NOT_COORDINATOR)
+        elif description is None:
+            _write_error(writer, transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         else:
             _write_state(writer, context.broker, description)
 
@@ -86,9 +90,9 @@ async def handle(context: Context, request: DescribeTransactionsRequest) -> Answ
     return writer.parts()
 
 
-def _write_unknown(writer: Writer, transactional_id: str) -> None:
+def _write_error(writer: Writer, transactional_id: str, error: ErrorCode) -> None:
     # Zeros as Kafka sends them; kio, for one, cannot read a time before 1970.
-    writer.int16(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    writer.int16(error)
     writer.string(transactional_id)
     writer.string("")
     writer.int32(0)

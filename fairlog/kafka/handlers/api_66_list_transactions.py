@@ -1,4 +1,4 @@
-"""ListTransactions: the transactional ids of this node, filtered.
+"""ListTransactions: the transactional ids that this broker coordinates, filtered. Clients ask every broker.
 
 Behaviour
 - Filters by state, producer id, duration and pattern are combined by "and"; an empty filter matches everything. A state

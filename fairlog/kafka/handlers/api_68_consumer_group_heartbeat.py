@@ -16,6 +16,7 @@ Behaviour
 - The heartbeat interval and the session time-out are the group's own, if it has any (`fairlog.live_group_configs`), and
   apply from the next heartbeat on.
 - Racks are read and shown, but otherwise ignored: there is one replica of everything.
+- A group that another broker coordinates is NOT_COORDINATOR.
 
 Version notes
 - 1 adds the topic pattern; from this version on the member creates its own id.
@@ -35,6 +36,7 @@ from fairlog.groups.consumer.values import AWAY, JOINING, Beat, Beaten, Partitio
 from fairlog.groups.interface import GroupRefusal
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
+from fairlog.kafka.ownership import is_group_elsewhere
 from fairlog.kafka.wire import Reader, Writer
 
 SERVED = Versions(0, 1)
@@ -111,6 +113,8 @@ async def handle(context: Context, request: ConsumerGroupHeartbeatRequest) -> Re
     wrong = what_is_wrong(request, context.version)
     if wrong is not None:
         return encode(context, request, ErrorCode.INVALID_REQUEST, wrong)
+    if is_group_elsewhere(context.broker, request.group_id):
+        return encode(context, request, ErrorCode.NOT_COORDINATOR, GroupRefusal.ELSEWHERE.value)
     groups, client = context.broker.groups, context.client
     beat = Beat(
         request.member_id or groups.new_member_id(client.client_id),

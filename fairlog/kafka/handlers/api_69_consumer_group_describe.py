@@ -5,6 +5,7 @@ Behaviour
 - A member's assignment is what it may read now; its target is what it will read in the end.
 - A group that is named more than once is answered once. Other clients are served in between.
 - Authorized operations are not computed: there is no authorization yet.
+- A group that another broker coordinates is NOT_COORDINATOR.
 
 Version notes
 - 1 adds each member's type: of the classic protocol, or of the new one.
@@ -19,8 +20,10 @@ from uuid import UUID
 import trio
 
 from fairlog.groups.consumer.values import MemberView, Partitions
+from fairlog.groups.interface import GroupRefusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.ownership import is_group_elsewhere
 from fairlog.kafka.wire import Reader, Writer
 
 SERVED = Versions(0, 1)
@@ -54,10 +57,11 @@ async def handle(context: Context, request: ConsumerGroupDescribeRequest) -> Ans
 
 
 def _write_group(context: Context, writer: Writer, group_id: str) -> None:
-    found = context.broker.groups.snapshot(group_id)
+    elsewhere = is_group_elsewhere(context.broker, group_id)
+    found = None if elsewhere else context.broker.groups.snapshot(group_id)
     if found is None:
-        writer.int16(ErrorCode.GROUP_ID_NOT_FOUND)
-        writer.message(f"there is no consumer group {group_id}")
+        writer.int16(ErrorCode.NOT_COORDINATOR if elsewhere else ErrorCode.GROUP_ID_NOT_FOUND)
+        writer.message(GroupRefusal.ELSEWHERE.value if elsewhere else f"there is no consumer group {group_id}")
         state, group_epoch, assignment_epoch, assignor, members = "", 0, 0, "", ()
     else:
         described, group, assignor = found

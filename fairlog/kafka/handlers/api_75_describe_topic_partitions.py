@@ -8,6 +8,7 @@ Behaviour
   none is created.
 - A list of names without the cursor's topic, and a cursor below partition 0, are INVALID_REQUEST for each topic named,
   as in Kafka. With a cursor after a topic's last partition, the topic is answered without partitions.
+- If the leader's broker has not started yet, the partition is LEADER_NOT_AVAILABLE.
 - Eligible leader replicas, current and former, are empty lists: the leader is the only replica. All operations on
   topics are authorized, as in Kafka without an authorizer.
 - A topic that is named more than once is answered once. Other clients are served between one topic and the next.
@@ -28,6 +29,7 @@ from fairlog.cluster.topic_rules import check_topic_untrusted
 from fairlog.kafka.acl_operations import ALL_OF_TOPIC, NOT_ASKED
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.ownership import NO_NODE
 from fairlog.kafka.wire import Reader, Writer
 
 SERVED = Versions(0, 0)
@@ -126,14 +128,15 @@ def _error_of(name: str) -> ErrorCode:
 
 async def _encode(context: Context, lines: Sequence[_Line], following: Cursor | None) -> Answer:
     writer, broker = context.writer(), context.broker
-
+    started = {address.node_id for address in broker.brokers()}
     leaders: Sequence[Leader] = ()
 
     def partition(index: int) -> None:
         node_id, leader_epoch = leaders[index]
-        writer.int16(ErrorCode.NONE)
+        can_lead = node_id in started
+        writer.int16(ErrorCode.NONE if can_lead else ErrorCode.LEADER_NOT_AVAILABLE)
         writer.int32(index)
-        writer.int32(node_id)
+        writer.int32(node_id if can_lead else NO_NODE)
         writer.int32(leader_epoch)
         writer.int32_array([node_id])  # replicas
         writer.int32_array([node_id])  # in-sync replicas
