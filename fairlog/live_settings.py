@@ -4,7 +4,8 @@
 
 Clients change a broker's configs as in Kafka (KIP-226): under Kafka's names, for this broker or for all, by
 AlterConfigs and IncrementalAlterConfigs. `fairlog.broker_configs` says which. The cluster store keeps them, so a change
-is durable when it is answered, survives a restart, and overrides the settings of the next start.
+is durable when it is answered, survives a restart, and overrides the settings of the next start. With several brokers
+on one store, each hears of what clients have changed at another one (`follow`).
 
 Code that uses such a setting reads `current` each time, and never keeps the value. Code that sleeps for such a time
 also waits for `changed`.
@@ -77,10 +78,26 @@ class LiveSettings:
                 return
             with trio.CancelScope(shield=True):
                 await self._cluster.set_broker_configs(resource, new)
-                self._current = settings
-                self._changed.set()
-                self._changed = trio.Event()
+                self._become(settings)
         log.info("broker configs changed", brokers=resource or "all", configs=dict(new))
+
+    async def follow(self) -> None:
+        """Take in what clients have other brokers of the cluster change; until cancelled."""
+        while True:
+            changed = self._cluster.changed()
+            try:
+                settings = settings_with(self._of_start, *map(self._cluster.broker_configs, self._resources()))
+            except ConfigError as error:  # the settings of the other process differ
+                log.warning("configs that clients have set do not fit this broker and are left out", reason=str(error))
+            else:
+                if settings != self._current:
+                    self._become(settings)
+            await changed.wait()
+
+    def _become(self, settings: Settings) -> None:
+        self._current = settings
+        self._changed.set()
+        self._changed = trio.Event()
 
     def _resources(self) -> tuple[str, str]:
         """Whose configs hold here, the weaker first."""

@@ -1,18 +1,17 @@
 """The composition root: one node, put together from the rooms, brought up, served and taken down in order.
 
     up:    admin listener ─▶ (a backup taken over) ─▶ cluster store, groups ─▶ data logs ─▶ journals replayed
-           ─▶ coordinator says again what it had decided ─▶ what is placed is copied ─▶ listen ─▶ ready
+           ─▶ (with other shards: hear them) ─▶ coordinator says again what it had decided ─▶ what is placed is copied
+           ─▶ listen ─▶ ready
     down:  accept no more ─▶ answer what is in flight ─▶ copy what is placed ─▶ close journals, data logs, store
            ─▶ admin listener
 
 Nothing is served before the copy has caught up, so the first read after a crash finds all that was answered
 (invariant 5) and of every transaction all or nothing (invariant 7).
 
-What lies in the data directory:
-
-    lock  last-run  admin-token  cluster/  shards/0/
-
-What lies in a shard's directory, `shard.directory` says. There is one shard as yet.
+What lies in the data directory, `fairlog.data_directory` says; in a shard's directory, `shard.directory`. A node serves
+one shard. If there are several, the supervisor has started a process for each (`fairlog.supervisor`), and this is one
+of them: its shard speaks with the others over connections of their own (`fairlog.interbroker`).
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -33,9 +33,11 @@ from fairlog.backup.taking_over import take_over
 from fairlog.broker import Broker
 from fairlog.cluster.coordinators import shard_of_transactional_id
 from fairlog.cluster.embedded import EmbeddedStore
+from fairlog.cluster.features import supported_over
+from fairlog.cluster.interface import BrokerAddress
 from fairlog.config import ConfigError, Ready, Settings, advertised_address
 from fairlog.config_values import Address
-from fairlog.data_directory import CLUSTER, CLUSTER_STORE
+from fairlog.data_directory import CLUSTER, CLUSTER_STORE, MANIFEST
 from fairlog.groups.committed import CommittedOffsets
 from fairlog.groups.consumer.cluster_topics import ClusterTopics
 from fairlog.groups.consumer.service import ConsumerGroups
@@ -46,17 +48,19 @@ from fairlog.groups.persisted_group import PersistedGroup
 from fairlog.groups.persisted_group_store import PersistedGroupStore
 from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
+from fairlog.interbroker import secret as broker_secret
 from fairlog.kafka.server import Server
 from fairlog.last_run import LastRun
 from fairlog.live_group_configs import LiveGroupConfigs
 from fairlog.live_settings import LiveSettings
 from fairlog.native.protocol import NativeProtocol
+from fairlog.neighbourhood import INTERNAL_HOST, Neighbourhood
 from fairlog.node_view import NodeView, Parts
 from fairlog.retention.task import Retention
 from fairlog.topics import LocalTopics
-from fairlog_types import CorruptStorage, LeaderEpoch
+from fairlog_types import CorruptStorage, LeaderEpoch, ShardNumber, StorageFailure
 from journal.journal import Fsync
-from shard.directory import FIRST_SHARD, ShardDirectory, shard_directories, shard_directory
+from shard.directory import ShardDirectory, shard_directories, shard_directory
 from shard.offsets import OffsetsLogs
 from shard.shard import Shard, ShardSettings, close_in_thread, open_shard, open_storage
 
@@ -119,23 +123,31 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             started = trio.current_time()
             view = NodeView(_now_ms)
             admin = await _open_admin(stack, settings, view)
-            await _take_over_backup(settings)
-            last_run = await trio.to_thread.run_sync(LastRun.read, settings.data_dir)
+            if settings.processes == 1:
+                await _take_over_backup(settings)
+            directory = shard_directory(settings.data_dir, ShardNumber(settings.process))
+            own_note = None if settings.processes == 1 else directory
+            last_run = await trio.to_thread.run_sync(LastRun.read, settings.data_dir, own_note)
             cluster = await _open_cluster(stack, settings)
-            live = LiveSettings(settings, cluster)
-            directory = shard_directory(settings.data_dir, FIRST_SHARD)
+            live = LiveSettings(replace(settings, node_id=cluster.node_id), cluster)
+            neighbourhood = await _open_neighbourhood(stack, settings, cluster)
+            await _announce(cluster, advertised, neighbourhood)
             persister, persisted_groups = await _open_persister(stack, directory, cluster)
             offset_index = OffsetIndex(_now_ms)
-            shard = await _open_shard(stack, directory, settings, cluster, last_run, offset_index)
+            shard = await _open_shard(stack, directory, settings, cluster, last_run, offset_index, neighbourhood)
             group_configs = LiveGroupConfigs(settings.groups, cluster)
             groups = _make_groups(settings, cluster, group_configs, offset_index)
             offsets = _make_offsets(settings, cluster, shard, offset_index, groups)
             topics = LocalTopics(cluster, shard, _now_ms, on_deleted=offsets.topic_deleted)
             await topics.recover()
             await shard.lead(offsets.logs())
-            await shard.recover(tail_kept=last_run.tail_kept)
 
             async with trio.open_nursery() as background:
+                if neighbourhood is not None:
+                    background.start_soon(cluster.run)
+                    background.start_soon(live.follow)
+                    await neighbourhood.open(background, shard)
+                await shard.recover(tail_kept=last_run.tail_kept)
                 background.start_soon(shard.partitions.run)
                 await shard.drain()
                 await trio.to_thread.run_sync(last_run.begin)
@@ -264,22 +276,67 @@ async def _take_over_backup(settings: Settings) -> None:
             log.warning("the backup is of version 1 and knows no sinks: a batch that is replayed is written again")
 
 
-async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedStore:
+def prepare(settings: Settings) -> None:
+    """What comes before the processes of several shards start: make what they share. Blocks; for the supervisor.
+
+    Raises StoreMismatch, CorruptStorage, StorageFailure.
+    """
+    if (settings.data_dir / MANIFEST).exists():
+        raise StorageFailure(
+            f"{settings.data_dir} is a backup, and is restored by one process as yet: start it once without --processes"
+        )
+    _require_cluster_store(settings)
+    EmbeddedStore.prepare(
+        settings.data_dir / CLUSTER,
+        node_id=settings.node_id,
+        group_journal_count=settings.journal.group_journals,
+        shards=settings.processes,
+        features=supported_over(settings.processes),
+    )
+    broker_secret.load_or_make(settings.data_dir)
+
+
+def _require_cluster_store(settings: Settings) -> None:
     store = settings.data_dir / CLUSTER_STORE
     lost = not store.exists() or store.stat().st_size == 0
     if lost and any(shard.data_logs.exists() for shard in shard_directories(settings.data_dir)):
         # The first start makes the store first. Without it, all other data would lie there without a name.
         raise CorruptStorage(f"the cluster store {store} is missing or empty, beside data logs. Put it back.")
+
+
+async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedStore:
+    _require_cluster_store(settings)
     cluster = await trio.to_thread.run_sync(
         partial(
             EmbeddedStore.open,
             settings.data_dir / CLUSTER,
             node_id=settings.node_id,
             group_journal_count=settings.journal.group_journals,
+            shards=settings.processes,
+            shard=ShardNumber(settings.process),
+            features=supported_over(settings.processes),
         )
     )
     stack.push_async_callback(close_in_thread, cluster.close)
     return cluster
+
+
+async def _announce(cluster: EmbeddedStore, advertised: Address, neighbourhood: Neighbourhood | None) -> None:
+    internal = None if neighbourhood is None else neighbourhood.address
+    await cluster.announce(BrokerAddress(cluster.node_id, advertised.host, advertised.port), internal)
+
+
+async def _open_neighbourhood(
+    stack: AsyncExitStack, settings: Settings, cluster: EmbeddedStore
+) -> Neighbourhood | None:
+    """The way to the other shards; None if there are none."""
+    if settings.processes == 1:
+        return None
+    secret = await trio.to_thread.run_sync(broker_secret.load, settings.data_dir)
+    neighbourhood = Neighbourhood(cluster, secret, await trio.open_tcp_listeners(0, host=INTERNAL_HOST))
+    for listener in neighbourhood.listeners:
+        stack.push_async_callback(listener.aclose)
+    return neighbourhood
 
 
 async def _open_persister(
@@ -301,6 +358,7 @@ async def _open_shard(
     cluster: EmbeddedStore,
     last_run: LastRun,
     offset_index: OffsetIndex,
+    neighbourhood: Neighbourhood | None,
 ) -> Shard:
     """The shard of this node; it leads nothing yet."""
     transactions = settings.transactions
@@ -333,6 +391,7 @@ async def _open_shard(
             note_begun=cluster.note_group_journals_begun,
             offsets_decided=offset_index.decided,
             now_ms=_now_ms,
+            neighbours=None if neighbourhood is None else neighbourhood.neighbours,
         )
     )
 

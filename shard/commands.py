@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import trio
 
-from coordinator.messages import Application, Applied, ApplyCommit, Begin, DiscardTransaction, Prepare
-from fairlog_types import LogId, ShardNumber, StorageFailure, TxId
+from coordinator.messages import Application, Applied, ApplyCommit, Begin, DiscardTransaction, Prepare, Undecided
+from fairlog_types import ShardNumber, StorageFailure, TxId
 from shard.participant import Participant
 
 
@@ -56,16 +56,9 @@ class SaidAll:
 
     listener_epoch: int
     """To which start of the participant's shard this is said; at another one it says nothing."""
-    undecided: Mapping[TxId, tuple[LogId, ...]]
-    """What is open or being decided, with its logs in that shard, and goes on. Of all that the participant had before
-    this start, the rest was aborted, or is visible."""
-    closed: frozenset[TxId]
-    """Those of them that take no more batches."""
-
-    listener_epoch: int = 0
-    """The participant's, to which it was said."""
-    undecided: Mapping[TxId, tuple[LogId, ...]] = field(default_factory=dict[TxId, tuple[LogId, ...]])
-    """What is prepared, and neither decided nor given up; with its logs in the participant's shard."""
+    undecided: Mapping[TxId, Undecided]
+    """What goes on, with its logs in that shard. Of all that the participant had before this start, the rest was
+    aborted, or is visible."""
 
 
 CommandBody = Begin | Resume | PrepareAll | ApplyAll | DiscardTransaction | SaidAll
@@ -108,9 +101,9 @@ class Commands:
                 with suppress(StorageFailure, OSError):
                     participant.discard(body)
                 return trio.lowlevel.checkpoint
-            case SaidAll(listener_epoch, undecided, closed):
+            case SaidAll(listener_epoch, undecided):
                 if listener_epoch == self._epoch:
-                    participant.said_all(shard, undecided, closed)
+                    participant.said_all(shard, undecided)
                 return trio.lowlevel.checkpoint
 
 

@@ -26,7 +26,7 @@ In a log of marker mode an administrator may ask for the abort of what a produce
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -42,6 +42,7 @@ from coordinator.messages import (
     Prepare,
     Prepared,
     Resumed,
+    Undecided,
 )
 from fairlog_types import (
     ApplyNumber,
@@ -238,16 +239,16 @@ class Participant:
         had = {txid for txid, coordinator in self._coordinators.items() if coordinator == shard}
         self._unsaid.setdefault(shard, set()).update(had)
 
-    def said_all(self, shard: ShardNumber, undecided: Mapping[TxId, Sequence[LogId]], closed: Collection[TxId]) -> None:
+    def said_all(self, shard: ShardNumber, undecided: Mapping[TxId, Undecided]) -> None:
         """It has said what it had decided, and goes on with these: abort what else it had, and take batches again.
 
         What a log cannot go on with takes no more batches, and *prepare* refuses it.
         """
-        for txid, logs in undecided.items():
+        for txid, (logs, is_closed) in undecided.items():
             self._coordinators[txid] = shard
             partitions = [partition for partition in map(self._partitions.get, logs) if partition is not None]
             lost = [answer for each in partitions if isinstance(answer := self._resume_in(each, txid), str)]
-            if txid in closed:
+            if is_closed:
                 for partition in partitions:
                     partition.state.seal(txid)
             elif not lost:

@@ -71,9 +71,11 @@ class RoutedParticipants:
             tell(shard)
 
     def _said_all(self, shard: ShardNumber, epoch: int, undecided: Mapping[TxId, Undecided]) -> SaidAll:
-        logs = {txid: tuple(self._by_shard(each.logs).get(shard, ())) for txid, each in undecided.items()}
-        there = {txid: of for txid, of in logs.items() if of}
-        return SaidAll(epoch, there, frozenset(txid for txid in there if undecided[txid].is_closed))
+        there = {
+            txid: each._replace(logs=tuple(self._by_shard(each.logs).get(shard, ())))
+            for txid, each in undecided.items()
+        }
+        return SaidAll(epoch, {txid: each for txid, each in there.items() if each.logs})
 
     async def begin(self, message: Begin) -> Begun:
         """See `Participants.begin`. Raises StorageFailure if the own shard refuses writes; others refuse their logs."""

@@ -151,6 +151,11 @@ class Shard:
         assert self._links is not None
         self._links.receive(shard, message)
 
+    def connected(self, shard: ShardNumber) -> None:
+        """Messages can be sent to a neighbour again: what it has not answered need not wait for its time."""
+        assert self._links is not None
+        self._links.repeat(shard)
+
     async def drain(self) -> None:
         """Return once everything that is placed so far is visible. Raises StorageFailure if it will not be."""
         await self.partitions.drain()

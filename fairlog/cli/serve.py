@@ -156,8 +156,9 @@ def run_as_process(settings: Settings, assignment: Assignment, serve_node: Serve
 
 def _prepare(settings: Settings) -> None:
     """Make, once, what all processes share: they would make it at the same time, and each another."""
-    # INTEGRATION: take over a backup, then EmbeddedStore.prepare(settings.data_dir / CLUSTER, node_id=settings.node_id,
-    # group_journal_count=settings.journal.group_journals, shards=settings.processes). This is the one place for it.
+    from fairlog.node import prepare
+
+    prepare(settings)
     if settings.admin.listen is not None and settings.admin.token is None:
         from fairlog.admin_http import admin_token
 

@@ -32,6 +32,7 @@ from coordinator.messages import (
     Prepare,
     Prepared,
     Resumed,
+    Undecided,
 )
 from fairlog.edge.malformed import Malformed
 from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
@@ -371,12 +372,18 @@ def _to_discard(item: object) -> DiscardTransaction:
 
 
 def _said_all(command: SaidAll) -> object:
-    return command.listener_epoch, [(_txid(txid), _logs(logs)) for txid, logs in command.undecided.items()]
+    undecided = [(_txid(txid), (_logs(logs), is_closed)) for txid, (logs, is_closed) in command.undecided.items()]
+    return command.listener_epoch, undecided
 
 
 def _to_said_all(item: object) -> SaidAll:
     listener_epoch, undecided = _to_fields(item, 2, "SaidAll")
-    return SaidAll(_to_epoch(listener_epoch), _to_by_txid(undecided, _to_logs))
+    return SaidAll(_to_epoch(listener_epoch), _to_by_txid(undecided, _to_undecided))
+
+
+def _to_undecided(item: object) -> Undecided:
+    logs, is_closed = _to_fields(item, 2, "an undecided transaction")
+    return Undecided(_to_logs(logs), _to_bool(is_closed))
 
 
 # Bodies of replies.

@@ -21,6 +21,7 @@ from coordinator.messages import (
     Prepare,
     Prepared,
     Resumed,
+    Undecided,
 )
 from fairlog.interbroker.codec import encode
 from fairlog.interbroker.handshake import Accepting, Connecting, Identity
@@ -42,7 +43,7 @@ COMMANDS = (
     PrepareAll((Prepare(TXID, {LOG: EPOCH}), Prepare(TXID, {LOG: EPOCH}, {LOG: Expected(EPOCH, UNCOUNTED)}, True))),
     ApplyAll((ApplyCommit(TXID, (LOG,), 1_763_632_800_000, "orders"),)),
     DiscardTransaction(TXID, (LOG,)),
-    SaidAll(4, {TXID: (LOG,)}),
+    SaidAll(4, {TXID: Undecided((LOG,), is_closed=True)}),
 )
 ANSWERS = (
     None,
@@ -109,7 +110,7 @@ COMMAND_BODIES = st.one_of(
     st.builds(PrepareAll, st.lists(PREPARES, max_size=3).map(tuple)),
     st.builds(ApplyAll, st.lists(APPLIES, max_size=3).map(tuple)),
     st.builds(DiscardTransaction, TXIDS, LOG_TUPLES),
-    st.builds(SaidAll, EPOCHS, st.dictionaries(TXIDS, LOG_TUPLES, max_size=3)),
+    st.builds(SaidAll, EPOCHS, st.dictionaries(TXIDS, st.builds(Undecided, LOG_TUPLES, st.booleans()), max_size=3)),
 )
 ANSWER_BODIES = st.one_of(
     st.none(),

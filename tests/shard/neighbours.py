@@ -93,9 +93,11 @@ class Outgoing:
 
     way: Way
     sender: ShardNumber
+    is_dead: bool = False
 
     def send(self, shard: ShardNumber, message: Message) -> None:
-        self.way.carry(self.sender, shard, message)
+        if not self.is_dead:
+            self.way.carry(self.sender, shard, message)
 
 
 class ProducerIds:
@@ -150,6 +152,7 @@ class Running:
     disk: Disk
     data_dir: Path
     starts: int
+    outgoing: Outgoing
     nursery: trio.Nursery
     """What runs in it; cancelled, its files are closed."""
 
@@ -187,7 +190,7 @@ class Cluster:
     async def _live(
         self, number: ShardNumber, data_dir: Path, starts: int, *, task_status: trio.TaskStatus[Running]
     ) -> None:
-        disk = Disk()
+        disk, outgoing = Disk(), self.way.of(number)
         directory = shard_directory(data_dir, number)
         async with AsyncExitStack() as stack:
             data_logs = await trio.to_thread.run_sync(
@@ -208,14 +211,14 @@ class Cluster:
                 neighbours=Neighbours(
                     Placement(COUNT),
                     lambda log: None if shard_of(log) == number else shard_of(log),
-                    self.way.of(number),
+                    outgoing,
                 ),
             )
             shard = await stack.enter_async_context(opening)
             async with trio.open_nursery() as nursery:
                 await shard.lead([log_of(number, each) for each in range(self.logs_each)], self.mode)
                 await nursery.start(shard.run_links)
-                task_status.started(Running(shard, disk, data_dir, starts, nursery))
+                task_status.started(Running(shard, disk, data_dir, starts, outgoing, nursery))
                 await trio.sleep_forever()
 
     async def recover(self, number: ShardNumber, *, tail_kept: bool = True) -> None:
@@ -231,6 +234,7 @@ class Cluster:
         """End the shard as SIGKILL does; where what it leaves is."""
         it = self.running[ShardNumber(number)]
         del self.way.shards[ShardNumber(number)]
+        it.outgoing.is_dead = True
         left = self.data_dir.parent / f"shard-{number}-after-start-{it.starts}"
         of = shard_directory(it.data_dir, ShardNumber(number)).path
         shutil.copytree(of, left / of.relative_to(it.data_dir), ignore=shutil.ignore_patterns("lock.mdb"))

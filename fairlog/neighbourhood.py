@@ -1,0 +1,66 @@
+"""The other shards of the data directory, as the process of one of them reaches them.
+
+    shard.links ─▶ Peers ┈┈ connections on the loopback interface ┈┈▶ the Peers of the other process ─▶ its links
+
+Where the others listen, the cluster store says: each process writes its address there at its start. The listener for
+brokers is one of its own, on a port that the system picks, and speaks with those alone who know the directory's secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from fairlog.cluster.embedded import EmbeddedStore
+from fairlog.interbroker.peers import Peers
+from fairlog_types import LogId, ShardNumber
+from shard.conversation import Message
+from shard.shard import Neighbours, Shard
+
+INTERNAL_HOST = "127.0.0.1"
+"""All processes of a data directory are on one machine."""
+
+
+class Neighbourhood:
+    """The way to the other shards. Made before the shard, which it carries messages for once it is `open`."""
+
+    def __init__(self, cluster: EmbeddedStore, secret: bytes, listeners: Sequence[trio.SocketListener]) -> None:
+        """`listeners` are for brokers; `secret` is the data directory's."""
+        self.listeners = listeners
+        self._cluster = cluster
+        self._shard: Shard | None = None
+        self._peers = Peers(
+            cluster.shard,
+            cluster.cluster_id,
+            secret,
+            cluster.internal_address,
+            self._receive,
+            connected=self._connected,
+        )
+        self.neighbours = Neighbours(cluster.placement, self._other_shard_of, self._peers)
+        """What the shard is to know of the others."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where other brokers reach this one."""
+        host, port = self.listeners[0].socket.getsockname()[:2]
+        return host, port
+
+    async def open(self, nursery: trio.Nursery, shard: Shard) -> None:
+        """Begin to carry messages, once the shard leads its logs."""
+        self._shard = shard
+        await nursery.start(shard.run_links)
+        await nursery.start(self._peers.run, self.listeners, self._cluster.placement.others(self._cluster.shard))
+
+    def _other_shard_of(self, log: LogId) -> ShardNumber | None:
+        shard = self._cluster.shard_of(log)
+        return None if shard == self._cluster.shard else shard
+
+    def _receive(self, shard: ShardNumber, message: Message) -> None:
+        assert self._shard is not None
+        self._shard.receive(shard, message)
+
+    def _connected(self, shard: ShardNumber) -> None:
+        assert self._shard is not None
+        self._shard.connected(shard)
