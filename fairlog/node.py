@@ -207,6 +207,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     serving.cancel_scope.deadline = closing_at
                     groups.stop()
                     server.stop()
+                    background.start_soon(_close_links_at, closing_at, shard)
                 if shard.failure is None:
                     with trio.move_on_at(closing_at):
                         await shard.drain()
@@ -215,6 +216,12 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
         log.info("stopped")
     if life.cancelled_caught:
         log.warning("stopped without closing all files in good order", grace_ms=settings.stop_grace_ms)
+
+
+async def _close_links_at(time_s: float, shard: Shard) -> None:
+    """Requests that wait for another shard are shielded: its process may be down, and must not keep this one up."""
+    await trio.sleep_until(time_s)
+    shard.close_links()
 
 
 def _note_end(last_run: LastRun, good: bool) -> None:

@@ -89,6 +89,7 @@ class Links:
         self._executing: dict[ShardNumber, set[trio.CancelScope]] = {}
         """By shard, what its present epoch has asked for."""
         self._nursery: trio.Nursery | None = None
+        self._closed = False
 
     @property
     def others(self) -> Sequence[ShardNumber]:
@@ -101,6 +102,10 @@ class Links:
 
     def ask(self, shard: ShardNumber, body: Any) -> Asked:
         """Say it to that shard, in this step, and until it is answered."""
+        if self._closed:
+            asked = Asked()
+            asked.give_up()
+            return asked
         key, messages = self._speakers[shard].say(body, trio.current_time())
         asked = self._asked[shard, key] = Asked()
         self._send(shard, messages)
@@ -137,8 +142,13 @@ class Links:
                     await trio.sleep(REPEAT_AFTER_S / 2)
             finally:
                 self._nursery = None
-                for asked in self._asked.values():
-                    asked.give_up()
+                self.close()
+
+    def close(self) -> None:
+        """Say nothing new, and wait for no answer any more; other shards are heard and answered on."""
+        self._closed = True
+        for asked in self._asked.values():
+            asked.give_up()
 
     def repeat(self, shard: ShardNumber, after_s: float = 0.0) -> None:
         """Say again what that shard has not answered for so long: by default all of it, on a new connection."""

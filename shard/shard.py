@@ -156,6 +156,11 @@ class Shard:
         assert self._links is not None
         self._links.repeat(shard)
 
+    def close_links(self) -> None:
+        """Let nobody wait for a neighbour any more: this shard stops."""
+        if self._links is not None:
+            self._links.close()
+
     async def drain(self) -> None:
         """Return once everything that is placed so far is visible. Raises StorageFailure if it will not be."""
         await self.partitions.drain()

@@ -1,0 +1,117 @@
+"""What a shard says to others, where none of them answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from fairlog_types import ShardNumber, StorageFailure
+from shard.conversation import Command, Hello, Message, Welcome
+from shard.links import REPEAT_AFTER_S, Links
+
+OWN, OTHER = ShardNumber(0), ShardNumber(1)
+
+
+@dataclass
+class Sent:
+    """Everything that was sent to the other shard. A `shard.links.Transport`."""
+
+    messages: list[Message] = field(default_factory=list)
+
+    def send(self, shard: ShardNumber, message: Message) -> None:
+        assert shard == OTHER
+        self.messages.append(message)
+
+
+@dataclass
+class Executed:
+    """Answers each command with its own body, when `answering` is set. A `shard.links.Executes`."""
+
+    bodies: list[Any] = field(default_factory=list)
+    answering: trio.Event = field(default_factory=trio.Event)
+    restarts: int = 0
+
+    def execute(self, shard: ShardNumber, body: Any) -> Callable[[], Awaitable[Any]]:
+        self.bodies.append(body)
+
+        async def answer() -> Any:
+            await self.answering.wait()
+            return body
+
+        return answer
+
+    def restarted(self, shard: ShardNumber) -> None:
+        self.restarts += 1
+
+
+@pytest.fixture
+def sent() -> Sent:
+    return Sent()
+
+
+@pytest.fixture
+async def links(sent: Sent, nursery: trio.Nursery, autojump_clock: object) -> Links:
+    links = Links(1, [OTHER], sent, Executed())
+    await nursery.start(links.run)
+    return links
+
+
+async def test_links_greet_and_announce_themselves_until_they_are_heard(links: Links, sent: Sent) -> None:
+    """Though there is nothing to say: the other shard would not notice that this one has started."""
+    await trio.sleep(2 * REPEAT_AFTER_S)
+    assert {type(each) for each in sent.messages} == {Hello, Welcome}
+    links.receive(OTHER, Welcome(5, 1))
+    links.receive(OTHER, Command(5, 1, 1, 0, "x"))
+    sent.messages.clear()
+    await trio.sleep(4 * REPEAT_AFTER_S)
+    assert sent.messages == []
+
+
+async def test_ask_after_a_restart_of_the_other_shard_is_said_before_what_follows_its_welcome(
+    links: Links, sent: Sent
+) -> None:
+    """`welcomed` may say what is undecided then: what was decided has been said again by that time."""
+    links.receive(OTHER, Welcome(5, 1))
+    links.ask(OTHER, "decided")
+    links.welcomed = lambda shard: links.ask(shard, "undecided") and None
+    sent.messages.clear()
+    links.receive(OTHER, Welcome(6, 1))
+    assert [(it.listener_epoch, it.number, it.body) for it in sent.messages if isinstance(it, Command)] == [
+        (6, 1, "decided"),
+        (6, 2, "undecided"),
+    ]
+
+
+async def test_answer_is_given_up_when_the_links_are_closed(links: Links) -> None:
+    """A shard that stops would else wait for ever for one that is down; later questions are not even asked."""
+    links.receive(OTHER, Welcome(5, 1))
+    asked = links.ask(OTHER, "x")
+    with trio.move_on_after(100) as waiting:
+        await asked.answer()
+    assert waiting.cancelled_caught
+    links.close()
+    for each in (asked, links.ask(OTHER, "y")):
+        with pytest.raises(StorageFailure, match="has stopped before"):
+            await each.answer()
+
+
+async def test_new_epoch_of_the_other_shard_ends_what_its_earlier_one_has_asked_for(sent: Sent) -> None:
+    """Its answer would be taken for that of another command with the same number."""
+    executed = Executed()
+    links = Links(1, [OTHER], sent, executed)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(links.run)
+        links.receive(OTHER, Command(5, 1, 1, 0, "of the earlier one"))
+        links.receive(OTHER, Command(6, 1, 1, 0, "of the new one"))
+        executed.answering.set()
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert executed.bodies == ["of the earlier one", "of the new one"]
+    assert executed.restarts == 2
+    replies = [it for it in sent.messages if not isinstance(it, Hello | Welcome)]
+    assert [it.body for it in replies] == ["of the new one"]
