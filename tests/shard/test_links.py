@@ -55,13 +55,15 @@ def sent() -> Sent:
 
 
 @pytest.fixture
-async def links(sent: Sent, nursery: trio.Nursery, autojump_clock: object) -> Links:
+async def links(sent: Sent, nursery: trio.Nursery) -> Links:
     links = Links(1, [OTHER], sent, Executed())
     await nursery.start(links.run)
     return links
 
 
-async def test_links_greet_and_announce_themselves_until_they_are_heard(links: Links, sent: Sent) -> None:
+async def test_links_greet_and_announce_themselves_until_they_are_heard(
+    links: Links, sent: Sent, autojump_clock: object
+) -> None:
     """Though there is nothing to say: the other shard would not notice that this one has started."""
     await trio.sleep(2 * REPEAT_AFTER_S)
     assert {type(each) for each in sent.messages} == {Hello, Welcome}
@@ -87,7 +89,7 @@ async def test_ask_after_a_restart_of_the_other_shard_is_said_before_what_follow
     ]
 
 
-async def test_answer_is_given_up_when_the_links_are_closed(links: Links) -> None:
+async def test_answer_is_given_up_when_the_links_are_closed(links: Links, autojump_clock: object) -> None:
     """A shard that stops would else wait for ever for one that is down; later questions are not even asked."""
     links.receive(OTHER, Welcome(5, 1))
     asked = links.ask(OTHER, "x")
