@@ -279,7 +279,7 @@ class TransactionSettings:
         read_text_or_empty,
         "What stands between group and member in a transactional id, such as `::`. All ids of one group then share one "
         "commit order in every partition. Empty: each id is a group of its own. An id that is known stays in the group "
-        "that it was made in until it expires.",
+        "that it was made in until it expires. With several processes it is fixed at the first start.",
         default_text="empty",
     )
     transactional_id_expiration_ms: int = key(

@@ -298,6 +298,7 @@ def prepare(settings: Settings) -> None:
         node_id=settings.node_id,
         group_journal_count=settings.journal.group_journals,
         shards=settings.processes,
+        group_separator=settings.transactions.group_separator,
         features=supported_over(settings.processes),
     )
     broker_secret.load_or_make(settings.data_dir)

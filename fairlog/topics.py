@@ -172,12 +172,10 @@ class LocalTopics:
     async def alter_configs(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic:
         """See `fairlog.broker.Topics.alter_configs`."""
         async with self._changing:
-            topic = self._known(name)
-            configs = change(topic.configs)
-            if configs == topic.configs:
-                return topic
-            changed = await self._cluster.set_topic_configs(name, configs)
-        log.info("topic configs changed", topic=name, topic_id=str(topic.topic_id), configs=dict(configs))
+            before = self._known(name)
+            changed = await self._cluster.alter_topic_configs(name, change)
+        if changed.configs != before.configs:
+            log.info("topic configs changed", topic=name, topic_id=str(changed.topic_id), configs=dict(changed.configs))
         return changed
 
     def _known(self, name: str) -> Topic:

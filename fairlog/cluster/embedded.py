@@ -38,7 +38,7 @@ from fairlog.cluster import records
 from fairlog.cluster.features import FEATURES, Feature, FeatureLevels, FeatureUpdate, updated_untrusted
 from fairlog.cluster.interface import BrokerAddress, InvalidTopic, Leader, Topic, TopicExists, UnknownTopic
 from fairlog.cluster.memory import Changes, StoreMemory
-from fairlog.cluster.opening import STORE_FILE, begin, content, corrupt, make, named, opened, put
+from fairlog.cluster.opening import STORE_FILE, begin, content, corrupt, fix_group_separator, make, named, opened, put
 from fairlog.cluster.opening import StoreMismatch as StoreMismatch
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted, folded_name
 from fairlog_types import CorruptStorage, LeaderEpoch, LogId, LogKind, ShardNumber, StorageFailure
@@ -77,18 +77,21 @@ class EmbeddedStore:
         node_id: int,
         group_journal_count: int,
         shards: int,
+        group_separator: str = "",
         features: Mapping[str, Feature] = FEATURES,
     ) -> None:
         """Make the store in `directory` at the very first start, or check that it fits; counts no start.
 
-        To be called before the processes of several shards `open` the store, while none has it open. Arguments and
-        errors are those of `open`.
+        To be called before the processes of several shards `open` the store, while none has it open. The group
+        separator of the first start is fixed for several shards. Arguments and errors are those of `open`.
         """
         make(directory, shards)
         environment = opened(directory, shards)
         try:
             with named(directory), environment.begin(write=True) as transaction:
                 begin(transaction, directory, node_id, group_journal_count, shards, FIRST_SHARD, features)
+                if shards > 1:
+                    fix_group_separator(transaction, directory, group_separator)
         finally:
             environment.close()
 
@@ -269,10 +272,14 @@ class EmbeddedStore:
 
         return await self._change(decide)
 
-    async def set_topic_configs(self, name: str, configs: Mapping[str, str]) -> Topic:
+    async def alter_topic_configs(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic:
         def decide() -> tuple[Changes, Topic]:
-            topic = dataclasses.replace(self._known(name), configs=types.MappingProxyType(dict(configs)))
-            return _of_topic(topic), topic
+            topic = self._known(name)
+            configs = change(topic.configs)
+            if configs == topic.configs:
+                return {}, topic
+            changed = dataclasses.replace(topic, configs=types.MappingProxyType(dict(configs)))
+            return _of_topic(changed), changed
 
         return await self._change(decide)
 

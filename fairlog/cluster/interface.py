@@ -17,7 +17,7 @@ created again has another `topic_id`, so it shares no log with the old one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -188,10 +188,11 @@ class ClusterStore(Protocol):
         """
         ...
 
-    async def set_topic_configs(self, name: str, configs: Mapping[str, str]) -> Topic:
-        """Let `configs` be all that the topic has of its own; answers the topic as it is then.
+    async def alter_topic_configs(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic:
+        """Let `change` make a topic's own configs of those that it has; answers the topic as it is then.
 
-        Raises UnknownTopic, StorageFailure.
+        `change` may be asked again, if another node has changed something meanwhile. Raises UnknownTopic,
+        StorageFailure, and what `change` raises; then nothing is changed.
         """
         ...
 

@@ -130,6 +130,22 @@ def begin(
     return memory
 
 
+def fix_group_separator(transaction: lmdb.Transaction, directory: Path, separator: str) -> None:
+    """Let several shards keep the separator of their first start. Raises StoreMismatch if this is another one.
+
+    By it each transactional id has its coordinator: with another one, the new coordinator would not know the id, and
+    would fence nobody.
+    """
+    found = transaction.get(records.GROUP_SEPARATOR_KEY)
+    if found is None:
+        transaction.put(records.GROUP_SEPARATOR_KEY, records.encode_group_separator(separator))
+    elif (known := records.decode_group_separator(bytes(found))) != separator:
+        raise StoreMismatch(
+            f"the transactional ids in {directory.parent} have the group separator {known!r}, which is fixed at the "
+            f"first start with several processes: set transactions.group_separator to it instead of {separator!r}"
+        )
+
+
 def _first_records(node_id: int, group_journal_count: int, shards: int) -> dict[bytes, bytes]:
     if group_journal_count < shards:
         raise StoreMismatch(

@@ -43,6 +43,8 @@ GROUP_JOURNALS_BEGUN_KEY = b"group-journals-begun"
 """Not there before all of them are on disk."""
 SHARDS_KEY = b"shards"
 """Not there if there is one."""
+GROUP_SEPARATOR_KEY = b"group-separator"
+"""Not there if there is one shard: it may then change."""
 SHARD_PREFIX = b"shard/"
 ADDRESS_PREFIX = b"node/"
 DROPPED_PREFIX = b"dropped/"
@@ -142,6 +144,19 @@ def decode_count(value: bytes, name: str, *, least: int = 0) -> int:
 def decode_shards(content: Mapping[bytes, bytes]) -> int:
     """Over how many shards the data is spread. Raises CorruptStorage."""
     return decode_count(content[SHARDS_KEY], "shards", least=2) if SHARDS_KEY in content else 1
+
+
+def encode_group_separator(separator: str) -> bytes:
+    return cbor2.dumps(separator)
+
+
+def decode_group_separator(value: bytes) -> str:
+    """What stands between group and member in the transactional ids of several shards. Raises CorruptStorage."""
+    match load(value, "group-separator"):
+        case str(separator):
+            return separator
+        case other:
+            raise CorruptStorage(f"the record 'group-separator' reads {shown(other)}, not a text")
 
 
 def shard_key(shard: ShardNumber) -> bytes:

@@ -40,6 +40,8 @@ def _show(key: bytes, value: bytes) -> Line:
                 "deleting": found.deleting,
             },
         )
+    if key == records.GROUP_SEPARATOR_KEY:
+        return Line("group separator", {"separator": records.decode_group_separator(value)})
     if key.startswith(records.SHARD_PREFIX):
         ((number, shard),) = records.decode_shard_records({key: value}, _ANY_SHARDS).items()
         return Line(

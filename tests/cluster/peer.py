@@ -34,6 +34,8 @@ async def do(store, name, arguments):
         time.sleep(60)
     if name == "forget_topic":
         return await store.forget_topic(UUID(arguments["topic_id"]))
+    if name == "add config":
+        return await store.alter_topic_configs(arguments.pop("topic"), lambda configs: {**configs, **arguments})
     if name == "names":
         await store._take_in_others()
         return [[topic.name for topic in topics] for topics in (store.topics(), store.deleting())]

@@ -139,7 +139,7 @@ async def test_topic_configs_set_replace_those_before_also_after_a_restart(open_
     before = await store.create_topic(
         "orders", partitions=3, configs={"retention.ms": "1", "flush.ms": "2"}, now_ms=123
     )
-    after = await store.set_topic_configs("orders", {"retention.ms": "9"})
+    after = await store.alter_topic_configs("orders", lambda _: {"retention.ms": "9"})
     assert after == dataclasses.replace(before, configs={"retention.ms": "9"})
     assert before.configs == {"retention.ms": "1", "flush.ms": "2"}
     assert store.topic("orders") == store.topic_by_id(before.topic_id) == after
@@ -206,7 +206,7 @@ async def test_topic_that_is_not_there_cannot_be_changed(open_store: OpenStore) 
     await store.delete_topic("dying")
     for name in ("dying", "never"):
         with pytest.raises(UnknownTopic):
-            await store.set_topic_configs(name, {})
+            await store.alter_topic_configs(name, lambda _: {})
         with pytest.raises(UnknownTopic):
             await store.add_partitions(name, 7)
 
@@ -219,7 +219,7 @@ async def test_generation_grows_with_every_visible_change(open_store: OpenStore)
     seen.append(store.generation)
     await store.add_partitions("orders", 2)
     seen.append(store.generation)
-    await store.set_topic_configs("orders", {"flush.ms": "1"})
+    await store.alter_topic_configs("orders", lambda _: {"flush.ms": "1"})
     seen.append(store.generation)
     await store.delete_topic("orders")
     seen.append(store.generation)
@@ -283,7 +283,7 @@ async def test_store_after_a_failed_change_refuses_all_later_ones_until_a_restar
             await store.allot_producer_ids(1)
     for change in (
         lambda: store.create_topic("orders", partitions=1, configs={}, now_ms=0),
-        lambda: store.set_topic_configs("kept", {"flush.ms": "1"}),
+        lambda: store.alter_topic_configs("kept", lambda _: {"flush.ms": "1"}),
         lambda: store.add_partitions("kept", 2),
         lambda: store.delete_topic("kept"),
         lambda: store.allot_producer_ids(1),
@@ -352,7 +352,7 @@ def test_store_killed_right_after_an_answer_has_what_was_answered(tmp_path: Path
         async def main():
             store = EmbeddedStore.open(Path(sys.argv[1]), node_id=1, group_journal_count=16)
             await store.create_topic("kept", partitions=2, configs={}, now_ms=5)
-            await store.set_topic_configs("kept", {"flush.ms": "1"})
+            await store.alter_topic_configs("kept", lambda _: {"flush.ms": "1"})
             await store.add_partitions("kept", 3)
             await store.create_topic("dying", partitions=1, configs={}, now_ms=5)
             await store.delete_topic("dying")

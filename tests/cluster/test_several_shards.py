@@ -113,6 +113,23 @@ def test_store_with_fewer_group_journals_than_shards_is_not_made(tmp_path: Path)
     EmbeddedStore.prepare(tmp_path / "cluster", node_id=1, group_journal_count=3, shards=3)
 
 
+def test_group_separator_of_several_shards_stays_that_of_the_first_start(tmp_path: Path) -> None:
+    """With another one an id would have another coordinator, which would not know it, and fence nobody."""
+
+    def prepare(separator: str, shards: int = SHARDS) -> None:
+        EmbeddedStore.prepare(
+            tmp_path / str(shards), node_id=1, group_journal_count=16, shards=shards, group_separator=separator
+        )
+
+    prepare("::")
+    prepare("::")
+    for other in ("", "/"):
+        with pytest.raises(StoreMismatch, match=f"have the group separator '::', .* instead of '{other}'"):
+            prepare(other)
+    prepare("::", shards=1)
+    prepare("", shards=1)
+
+
 def test_store_that_is_missing_is_not_made_by_a_shard(tmp_path: Path) -> None:
     """Several would make it at once, and later there would be data without a store."""
     with pytest.raises(CorruptStorage, match="missing"):
@@ -244,11 +261,14 @@ async def test_change_is_decided_on_what_others_have_changed(
             await store.create_topic("orders", partitions=1, configs={}, now_ms=0)
         peer.do("create_topic", name="a.b", **topic)
         peer.do("add_partitions", name="orders", total=5)
-        changed = await store.set_topic_configs("orders", {"flush.ms": "1"})
+        changed = await store.alter_topic_configs("orders", lambda _: {"flush.ms": "1"})
         assert (changed.partitions, changed.configs) == (5, {"flush.ms": "1"})
+        peer.do("add config", topic="orders", **{"retention.ms": "7"})
+        both = await store.alter_topic_configs("orders", lambda configs: {**configs, "flush.messages": "1"})
+        assert both.configs == {"flush.ms": "1", "retention.ms": "7", "flush.messages": "1"}
         peer.do("delete_topic", name="orders")
         with pytest.raises(UnknownTopic):
-            await store.set_topic_configs("orders", {"flush.ms": "2"})
+            await store.alter_topic_configs("orders", lambda _: {"flush.ms": "2"})
         assert peer.do("create_topic", name="orders", **topic) != "TopicExists"
         assert await store.allot_producer_ids(4) == range(4)
         assert peer.do("allot_producer_ids", count=4) == "range(4, 8)"

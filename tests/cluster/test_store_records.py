@@ -92,6 +92,7 @@ def test_records_written_of_several_shards_are_those_of_the_golden_file() -> Non
         records.PRODUCER_IDS_KEY: records.encode_count(2000),
         records.OFFSETS_LOGS_KEY: records.encode_count(4),
         records.SHARDS_KEY: records.encode_count(3),
+        records.GROUP_SEPARATOR_KEY: records.encode_group_separator("::"),
         records.shard_key(ShardNumber(0)): records.encode_shard(records.ShardRecord(2, True)),
         records.shard_key(ShardNumber(1)): records.encode_shard(records.ShardRecord(1, True)),
         records.shard_key(ShardNumber(2)): records.encode_shard(records.ShardRecord(1, False)),
