@@ -334,6 +334,16 @@ class Partition:
         assert through is not None, "PREPARED stands for an open transaction"
         return through
 
+    @property
+    def may_lack_commits(self) -> bool:
+        """Whether another shard's coordinator may have committed what is placed here only after a restart.
+
+        The shard has failed, and the log has something prepared.
+        """
+        if self._shard.failure is None:
+            return False
+        return any(it.prepared_for is not None for it in self.state.open_transactions.values())
+
     def unwritten_through(self, txid: TxId) -> JournalPosition | None:
         """Through where the journal must be flushed for all of the transaction to be on disk; None if it is."""
         through = self.state.written_through(txid)

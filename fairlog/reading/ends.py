@@ -74,7 +74,8 @@ class AskedEnds:
 
         From then on its `visibility` is an answer.
         """
-        if self._broker.coordinator.lacks_commits(log):
+        partition = self._broker.partitions.get(log)
+        if self._broker.coordinator.lacks_commits(log) or (partition is not None and partition.may_lack_commits):
             return EndRefusal.STORAGE
         end = self._ends.get(log)
         return None if end is None else await self.reached_offset(log, end)

@@ -228,6 +228,7 @@ class MemoryPartition:
         self._leaders, self._log = leaders, log
         self.visibility = MemoryVisibility(leaders, log)
         self.leader_epoch = LEADER_EPOCH
+        self.may_lack_commits = False
 
     @property
     def has_gone(self) -> bool:

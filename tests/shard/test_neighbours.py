@@ -209,3 +209,22 @@ async def test_open_transaction_over_shards_goes_on_after_a_kill(images: dict[st
         assert await writer.end() is None
         await visible_everywhere(cluster, writer)
         assert await cluster.values(OWN, OTHER) == {log: [*values, b"more"] for log, values in BOTH.items()}
+
+
+async def test_log_whose_shard_has_failed_may_lack_what_it_has_prepared(tmp_path: Path) -> None:
+    """Its coordinator may have answered the commit; until the restart nobody may be told that the log ends here."""
+    async with open_cluster(tmp_path) as cluster:
+        writer = await cluster.writer("t")
+        await writer.write(BOTH)
+        partition = cluster.shards[ShardNumber(1)].partitions.by_log[OTHER]
+        cluster.way.cut.add((ShardNumber(1), ShardNumber(0)))  # PREPARED is not heard of
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.end)
+            with trio.fail_after(10):
+                while not any(it.prepared_for == 0 for it in partition.state.open_transactions.values()):  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            assert not partition.may_lack_commits
+            cluster.shards[ShardNumber(1)].partitions.refuse_writes("the disk is full")
+            assert partition.may_lack_commits
+            assert not cluster.shards[ShardNumber(1)].partitions.by_log[log_of(1, 1)].may_lack_commits
+            cluster.way.cut.clear()
