@@ -16,7 +16,7 @@ Not here: what a request of Kafka looks like, which error code an outcome has, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import trio
@@ -129,7 +129,7 @@ class ShardOfPartition(Protocol):
 class Partition:
     """The leader of one log. Made by `partition.store`; used on the event loop."""
 
-    __slots__ = ("_shard", "has_gone", "journal", "log", "mode", "state", "swept_through", "visibility")
+    __slots__ = ("_decided", "_shard", "has_gone", "journal", "log", "mode", "state", "swept_through", "visibility")
 
     def __init__(
         self,
@@ -149,6 +149,8 @@ class Partition:
         self.has_gone = False
         """The log is being deleted, and takes nothing more."""
         self._shard = shard
+        self._decided: trio.Event | None = None
+        """Set when something is no longer in doubt, if somebody waits for that."""
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
@@ -178,7 +180,11 @@ class Partition:
         except StorageFailure as failure:
             shard.fail(failure)
             raise
-        return self.state.fold(record, position, journal.end, leader_epoch=shard.leader_epoch, timestamp_ms=now_ms)
+        item = self.state.fold(record, position, journal.end, leader_epoch=shard.leader_epoch, timestamp_ms=now_ms)
+        if self._decided is not None:
+            self._decided.set()
+            self._decided = None
+        return item
 
     def _raise_if_failed(self) -> None:
         failure = self._shard.failure
@@ -398,11 +404,19 @@ class Partition:
                 self._shard.fail(failure)
                 raise
 
+    async def decided(self, txids: Collection[TxId]) -> None:
+        """Return once none of these is in doubt here, or the log is gone."""
+        while not self.has_gone and not self.state.in_doubt.isdisjoint(txids):
+            if self._decided is None:
+                self._decided = trio.Event()
+            await self._decided.wait()
+
     @property
     def placed_end(self) -> PlacedEnd:
         """Where both ends will be when all that is placed by now can be read.
 
-        Everything that was answered with an offset, and every transaction that was decided, is placed (invariant 13).
+        Everything that was answered with an offset, and every transaction that was decided, is placed (invariant 13);
+        but for those in doubt, of which another shard's coordinator has not told the decision yet.
         """
         state, visibility = self.state, self.visibility
         next_offset = state.next_offset
@@ -506,5 +520,7 @@ class Partition:
     def leave(self) -> Journal:
         """The log is being deleted: it takes nothing more, and all who wait for it return. Answers its journal."""
         self.has_gone = True
+        if self._decided is not None:
+            self._decided.set()
         self.visibility.close()
         return self.journal

@@ -126,6 +126,7 @@ class PartitionState:
         "_pins",
         "_unstable",
         "folded_through",
+        "in_doubt",
         "leader_epoch",
         "log",
         "next_offset",
@@ -142,6 +143,8 @@ class PartitionState:
         self.folded_through = _START
         """The end of the last frame that was folded."""
         self.open_transactions: dict[TxId, OpenTransaction] = {}
+        self.in_doubt: set[TxId] = set()
+        """The open transactions that another shard's coordinator may have committed: those with PREPARED."""
         self.windows: dict[ProducerId, ProducerWindow] = {}
         self._copied_through = _START
         self._pins: dict[TxId, JournalPosition] = {}
@@ -170,6 +173,7 @@ class PartitionState:
         self.next_offset = next_offset
         self.folded_through = replay_from
         self.open_transactions = {}
+        self.in_doubt = set()
         self.windows = dict(windows)
         self._copied_through = copied_through
         self._pins = {}
@@ -502,6 +506,7 @@ class PartitionState:
         self.open_transactions[txid] = transaction
         transaction.sealed = True
         transaction.prepared_for = record.coordinator_shard
+        self.in_doubt.add(txid)
         transaction.written_through = end
         self._pins.setdefault(txid, position)
 
@@ -641,6 +646,7 @@ class PartitionState:
 
     def _close(self, txid: TxId) -> None:
         self.open_transactions.pop(txid, None)
+        self.in_doubt.discard(txid)
         self._pins.pop(txid, None)
         self._unstable.discard(txid)
 

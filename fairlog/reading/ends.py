@@ -8,6 +8,9 @@ journal, and the copier gets there, usually within a millisecond or two. Open tr
 waits for them: with a transaction open in marker mode, the end for readers of committed records stays where that
 transaction begins.
 
+A transaction whose coordinator is in another shard may have been answered before its decision has come here. Until then
+it is in doubt: it is prepared, and so will be decided soon, whatever its client does. Its decision is waited for first.
+
 The wait is limited. After it, and when copying has stopped permanently, the request gets an error on which clients ask
 again: the node never reports an end that may be too low. After a failure of the disk a commit may be answered although
 its records are not placed until the restart; the coordinator knows for which logs this is so.
@@ -15,13 +18,13 @@ its records are not placed until the restart; the coordinator knows for which lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import Enum
 
 import trio
 
 from fairlog.broker import Broker
-from fairlog_types import LogId, Offset, StorageFailure
+from fairlog_types import LogId, Offset, StorageFailure, TxId
 
 OWN_WAIT_S = 20.0
 """How long a request waits for this node's own flush and copy, whatever time-out it brings: that one is for waiting on
@@ -45,6 +48,7 @@ class AskedEnds:
         """For `ask`."""
         self._broker = broker
         self._ends: dict[LogId, Offset] = {}
+        self._in_doubt: dict[LogId, Collection[TxId]] = {}
         self._deadline = trio.current_time() + wait_s
         self.can_be_read = True
         """Whether no one had to wait, as things stood when the question came in."""
@@ -60,13 +64,29 @@ class AskedEnds:
             partition = broker.partitions.get(log)
             if partition is not None:
                 end = asked._ends[log] = partition.placed_end.next_offset
+                if partition.state.in_doubt:
+                    asked._in_doubt[log] = frozenset(partition.state.in_doubt)
+                    asked.can_be_read = False
                 asked.can_be_read &= end <= partition.visibility.high_watermark
             if at % _STEP == 0:
                 await trio.lowlevel.checkpoint()
         return asked
 
+    async def settled(self, log: LogId) -> EndRefusal | None:
+        """Wait until `end` has all that was decided when the question came in. None: it has."""
+        txids = self._in_doubt.get(log)
+        partition = self._broker.partitions.get(log)
+        if txids is None or partition is None:
+            return None
+        with trio.move_on_at(self._deadline):
+            await partition.decided(txids)
+            self._in_doubt.pop(log, None)
+            self._ends[log] = partition.placed_end.next_offset
+            return None
+        return EndRefusal.NOT_YET
+
     def end(self, log: LogId) -> Offset | None:
-        """The end of all that was placed when the question came in; None if the log was not led here."""
+        """The end of all that was placed when the question came in, or `settled`; None if the log was not led here."""
         return self._ends.get(log)
 
     async def reached(self, log: LogId) -> EndRefusal | None:
@@ -77,6 +97,9 @@ class AskedEnds:
         partition = self._broker.partitions.get(log)
         if self._broker.coordinator.lacks_commits(log) or (partition is not None and partition.may_lack_commits):
             return EndRefusal.STORAGE
+        refusal = await self.settled(log)
+        if refusal is not None:
+            return refusal
         end = self._ends.get(log)
         return None if end is None else await self.reached_offset(log, end)
 

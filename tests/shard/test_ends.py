@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,11 +23,12 @@ from fairlog.kafka.connection import Connection
 from fairlog.kafka.handlers import ALL
 from fairlog.kafka.router import Router
 from fairlog.reading.ends import AskedEnds, EndRefusal
-from fairlog_types import LogId, Offset
+from fairlog_types import LogId, Offset, ShardNumber
 from partition.modes import JOURNAL, MARKERS
 from tests.clients.raw_client import batch, list_offset_request, produce_request
 from tests.kafka.asking import REQUESTS
 from tests.kafka.in_memory import Memory
+from tests.shard.neighbours import log_of, open_cluster
 from tests.shard.runs import A, Run, is_waiting, transaction
 
 OpenRun = Callable[..., AbstractAsyncContextManager[Run]]
@@ -142,6 +144,68 @@ async def test_question_for_a_log_that_is_dropped_is_no_error_of_its_own(open_ru
         run.disk.let_go()
         await run.partitions.drop([log])
         assert (await asked.reached(log), await asked.reached(A)) == (None, None)
+
+
+async def test_question_after_a_commit_over_shards_waits_for_its_decision(tmp_path: Path) -> None:
+    """The commit is answered, and the other shard does not know it yet: no end is given there without it."""
+    own, other = log_of(0), log_of(1)
+    async with open_cluster(tmp_path) as cluster, trio.open_nursery() as nursery:
+        writer = await cluster.writer("t")
+        await writer.write({own: [b"own"], other: [b"other"]})
+        disk, shard = cluster.disks[ShardNumber(1)], cluster.shards[ShardNumber(1)]
+        partition = shard.partitions.by_log[other]
+        disk.hold(f"local/{other}")
+        committed = trio.Event()
+
+        async def commit() -> None:
+            assert await writer.end() is None
+            committed.set()
+
+        nursery.start_soon(commit)
+        with trio.fail_after(10):
+            while not partition.state.in_doubt:  # noqa: ASYNC110 - nobody tells of it
+                await trio.sleep(0.01)
+            cluster.way.cut.add((ShardNumber(0), ShardNumber(1)))
+            disk.let_go()
+            await committed.wait()
+            broker = replace(Memory().broker, partitions=shard.partitions, data_logs=shard.data_logs)
+            asked = await AskedEnds.ask(broker, [other])
+            assert (asked.can_be_read, asked.end(other)) == (False, 0)
+            assert await is_waiting(lambda: asked.reached(other))
+            cluster.way.cut.clear()
+            assert await asked.reached(other) is None
+            assert (asked.end(other), partition.visibility.high_watermark) == (1, 1)
+
+
+async def test_question_beside_a_commit_over_shards_without_its_decision_is_refused_in_time(tmp_path: Path) -> None:
+    """The coordinator's shard is away: the question may be asked again. One for a log that goes away is no error."""
+    other = log_of(1)
+    async with open_cluster(tmp_path) as cluster, trio.open_nursery() as nursery:
+        writer = await cluster.writer("t")
+        await writer.write({other: [b"other"]})
+        shard = cluster.shards[ShardNumber(1)]
+        partition = shard.partitions.by_log[other]
+        cluster.disks[ShardNumber(1)].hold(f"local/{other}")
+        nursery.start_soon(writer.end)
+        with trio.fail_after(10):
+            while not partition.state.in_doubt:  # noqa: ASYNC110 - nobody tells of it
+                await trio.sleep(0.01)
+            broker = replace(Memory().broker, partitions=shard.partitions, data_logs=shard.data_logs)
+            asked = await AskedEnds.ask(broker, [other], wait_s=0.0)
+            assert await asked.reached(other) is EndRefusal.NOT_YET
+            patient = await AskedEnds.ask(broker, [other])
+            answers: list[EndRefusal | None] = []
+
+            async def ask() -> None:
+                answers.append(await patient.reached(other))
+
+            async with trio.open_nursery() as asking:
+                asking.start_soon(ask)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                assert answers == []
+                cluster.disks[ShardNumber(1)].let_go()
+                await shard.partitions.drop([other])
+            assert answers == [None]
 
 
 # --- requests of one connection ------------------------------------------------------------------

@@ -110,6 +110,9 @@ async def _delete(
     log = log_of(topic, index)
     if topic is None or log is None:
         return _NO_LOW_WATERMARK, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    refusal = await ends.settled(log)
+    if refusal is not None:
+        return _NO_LOW_WATERMARK, DELETE_REFUSALS[refusal]
     end = ends.end(log)
     if end is None:
         return _NO_LOW_WATERMARK, code_of_unled(broker)
