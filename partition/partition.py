@@ -16,7 +16,7 @@ Not here: what a request of Kafka looks like, which error code an outcome has, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import Protocol
 
 import trio
@@ -182,8 +182,7 @@ class Partition:
             raise
         item = self.state.fold(record, position, journal.end, leader_epoch=shard.leader_epoch, timestamp_ms=now_ms)
         if self._decided is not None:
-            self._decided.set()
-            self._decided = None
+            self.wake()
         return item
 
     def _raise_if_failed(self) -> None:
@@ -341,14 +340,17 @@ class Partition:
         return through
 
     @property
+    def in_doubt(self) -> Set[TxId]:
+        """The transactions here that another shard's coordinator may have committed."""
+        return self.state.in_doubt
+
+    @property
     def may_lack_commits(self) -> bool:
         """Whether another shard's coordinator may have committed what is placed here only after a restart.
 
         The shard has failed, and the log has something prepared.
         """
-        if self._shard.failure is None:
-            return False
-        return any(it.prepared_for is not None for it in self.state.open_transactions.values())
+        return self._shard.failure is not None and bool(self.state.in_doubt)
 
     def unwritten_through(self, txid: TxId) -> JournalPosition | None:
         """Through where the journal must be flushed for all of the transaction to be on disk; None if it is."""
@@ -405,11 +407,17 @@ class Partition:
                 raise
 
     async def decided(self, txids: Collection[TxId]) -> None:
-        """Return once none of these is in doubt here, or the log is gone."""
-        while not self.has_gone and not self.state.in_doubt.isdisjoint(txids):
+        """Return once none of these is in doubt here, or can be decided: the log is gone, or its shard has failed."""
+        while not (self.has_gone or self._shard.failure or self.state.in_doubt.isdisjoint(txids)):
             if self._decided is None:
                 self._decided = trio.Event()
             await self._decided.wait()
+
+    def wake(self) -> None:
+        """Let those look again who wait for a decision."""
+        if self._decided is not None:
+            self._decided.set()
+            self._decided = None
 
     @property
     def placed_end(self) -> PlacedEnd:
@@ -520,7 +528,6 @@ class Partition:
     def leave(self) -> Journal:
         """The log is being deleted: it takes nothing more, and all who wait for it return. Answers its journal."""
         self.has_gone = True
-        if self._decided is not None:
-            self._decided.set()
+        self.wake()
         self.visibility.close()
         return self.journal

@@ -10,7 +10,7 @@ Not here: who may commit (`unless` asks), what is read (`fairlog.groups.committe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 import trio
@@ -121,6 +121,12 @@ class OffsetsLogs:
         partition = self._partitions.get(log)
         assert partition is not None, log
         return await trio.to_thread.run_sync(partition.read_open)
+
+    async def decided(self, log: LogId, txids: Collection[TxId]) -> None:
+        """See `Partition.decided`."""
+        partition = self._partitions.get(log)
+        if partition is not None:
+            await partition.decided(txids)
 
     async def visible(self, log: LogId, offset: Offset) -> None:
         """Return once the log is visible up to `offset`. Raises StorageFailure if it never will be."""

@@ -288,3 +288,4 @@ class Partitions:
         logger.error("writes are refused until this node is restarted", reason=str(failure))
         for partition in self._by_log.values():
             partition.visibility.wake()
+            partition.wake()

@@ -109,6 +109,8 @@ class OffsetsLogs(Protocol):
 
     async def visible(self, log: LogId, offset: Offset) -> None: ...
 
+    async def decided(self, log: LogId, txids: Collection[TxId]) -> None: ...
+
 
 class Transactions(Protocol):
     """What is needed of the coordinator."""
@@ -312,7 +314,7 @@ class CommittedOffsets:
         """
         pending = self._index.pending(group) if require_stable else frozenset[Partition]()
         log = self.log_of(group)
-        if not await self._visible(log, self._index.decided_through(group)):
+        if not await self._decided(log, group) or not await self._visible(log, self._index.decided_through(group)):
             return None
         found: dict[Partition, CommittedOffset | None]
         if partitions is None:
@@ -323,6 +325,15 @@ class CommittedOffsets:
             values = await trio.to_thread.run_sync(self._data_logs.committed_offsets, log, keys)
             found = dict(zip(partitions, values, strict=True))
         return {partition: FetchedOffset(value, partition in pending) for partition, value in found.items()}
+
+    async def _decided(self, log: LogId, group: str) -> bool:
+        """Return once commits that the coordinator of another shard may have answered are decided here, too."""
+        undecided = tuple(self._index.undecided(group))
+        if not undecided:
+            return True
+        with trio.move_on_after(PATIENCE_S) as waiting:
+            await self._logs.decided(log, undecided)
+        return not waiting.cancelled_caught
 
     async def _visible(self, log: LogId, offset: Offset) -> bool:
         """Whether the log is visible up to there, after waiting for it. False: it takes too long, or never will be."""

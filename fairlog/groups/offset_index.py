@@ -99,6 +99,11 @@ class OffsetIndex:
         known = self._groups.get(group)
         return frozenset() if known is None else frozenset(chain.from_iterable(known.open.values()))
 
+    def undecided(self, group: str) -> Collection[TxId]:
+        """The transactions with offsets of the group that are not decided, as far as this shard knows."""
+        known = self._groups.get(group)
+        return () if known is None else known.open.keys()
+
     def decided_through(self, group: str) -> Offset:
         """How far the group's log has to be visible to show all that is decided of the group; grows with each."""
         known = self._groups.get(group)

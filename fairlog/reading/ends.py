@@ -64,8 +64,8 @@ class AskedEnds:
             partition = broker.partitions.get(log)
             if partition is not None:
                 end = asked._ends[log] = partition.placed_end.next_offset
-                if partition.state.in_doubt:
-                    asked._in_doubt[log] = frozenset(partition.state.in_doubt)
+                if partition.in_doubt:
+                    asked._in_doubt[log] = frozenset(partition.in_doubt)
                     asked.can_be_read = False
                 asked.can_be_read &= end <= partition.visibility.high_watermark
             if at % _STEP == 0:
@@ -80,6 +80,8 @@ class AskedEnds:
             return None
         with trio.move_on_at(self._deadline):
             await partition.decided(txids)
+            if partition.may_lack_commits:
+                return EndRefusal.STORAGE
             self._in_doubt.pop(log, None)
             self._ends[log] = partition.placed_end.next_offset
             return None

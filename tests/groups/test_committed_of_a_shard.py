@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from coordinator.answers import Refusal
+from coordinator.messages import ApplyCommit, Prepare
 from fairlog.groups.committed import FOREIGN_CONNECTIONS_KEPT_MS
-from fairlog_types import LogId
+from fairlog_types import LeaderEpoch, LogId, ShardNumber
 from partition.answers import RefusedAppend
 from tests.groups.desk import Desk, new
 from tests.groups.test_committed import until
@@ -122,3 +124,27 @@ async def several_looks(desk: Desk) -> None:
     desk.members.on_ask = look
     await until(lambda: looks > 20)
     desk.members.on_ask = None
+
+
+async def test_offsets_asked_after_an_answered_commit_wait_until_it_is_heard_of(open_desk, shard) -> None:
+    """The coordinator is in another shard, and may have answered; a transaction that is only open is not waited for."""
+    async with open_desk(**shard) as desk, trio.open_nursery() as nursery:
+        group = own_group(desk)
+        log = desk.offsets.log_of(group)
+        desk.ids.gone.add(7)
+        await desk.begin(T0, group)
+        assert await desk.commit_in(T0, group, new(1)) is None
+        assert await desk.of_t(group) is None
+        prepare = Prepare(T0, {log: LeaderEpoch(1)})
+        assert not (await desk.run.participant.prepare_for(ShardNumber(1), [prepare])).refused
+        answers: list[object] = []
+
+        async def ask() -> None:
+            answers.append(await desk.of_t(group))
+
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        assert answers == []
+        desk.run.participant.apply([ApplyCommit(T0, (log,), 0, "t")])
+        await until(lambda: bool(answers))
+        assert answers == [1]

@@ -5,7 +5,7 @@ The fault model is in `tests.kafka.in_memory`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 import trio
 
@@ -141,6 +141,9 @@ class MemoryLeaders:
         batches = self.logs[log]
         return Offset(parse_batch_header_untrusted(batches[-1]).last_offset + 1) if batches else Offset(0)
 
+    async def decided(self, log: LogId, txids: Collection[TxId]) -> None:
+        """There is no other shard."""
+
     async def visible(self, log: LogId, offset: Offset) -> None:
         await trio.lowlevel.checkpoint()
         while (self.high_watermark(log) or 0) < offset:
@@ -229,6 +232,7 @@ class MemoryPartition:
         self.visibility = MemoryVisibility(leaders, log)
         self.leader_epoch = LEADER_EPOCH
         self.may_lack_commits = False
+        self.in_doubt: frozenset[TxId] = frozenset()
 
     @property
     def has_gone(self) -> bool:
