@@ -12,6 +12,7 @@ from fairlog.broker import Broker
 from fairlog.groups.interface import is_group_id
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.transactional_ids import is_acceptable
+from fairlog_types import LogId
 
 NO_NODE = -1
 """The id of a broker that cannot be told."""
@@ -23,6 +24,11 @@ def code_of_unled(broker: Broker) -> ErrorCode:
     If there is no other broker, the partition is about to be led, or its topic is being deleted.
     """
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if broker.is_alone else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def may_soon_be_led(broker: Broker, log: LogId) -> bool:
+    """Whether another broker leads the partition, or is about to: it hears of a new topic a moment after it is made."""
+    return not broker.is_alone and broker.cluster.shard_of(log) is not None
 
 
 def is_group_elsewhere(broker: Broker, group: str) -> bool:

@@ -216,6 +216,8 @@ class MemoryCoordinator:
         self.unplaced: set[LogId] = set()
         self.added: set[tuple[str, ProducerId, ProducerEpoch, LogId]] = set()
         """What `has_added` knows."""
+        self.unknown_logs: set[LogId] = set()
+        """Which cannot be added, because nobody leads them."""
         self._next_id = 40
 
     async def _called(self, *call: object) -> Refusal | None:
@@ -256,7 +258,9 @@ class MemoryCoordinator:
         connection: int,
     ) -> Mapping[LogId, Refusal | None] | Refusal:
         refusal = await self._called("add", transactional_id, producer_id, epoch, tuple(logs), connection)
-        return dict.fromkeys(logs) if refusal is None else refusal
+        if refusal is not None:
+            return refusal
+        return {log: Refusal.UNKNOWN_LOG if log in self.unknown_logs else None for log in logs}
 
     async def end(
         self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, commit: bool, connection: int

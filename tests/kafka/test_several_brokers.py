@@ -438,6 +438,17 @@ async def test_verification_of_another_brokers_transaction_is_refused(ask, memor
     assert ID_ERROR[24](await ask(24, 5, **fields), 5) == ELSEWHERE
 
 
+@each_version(24)
+@pytest.mark.parametrize("shards", [1, SHARDS])
+async def test_partition_that_another_broker_does_not_lead_yet_can_be_added_soon(ask, memory, key, version, shards):
+    """Its broker hears of a new topic a moment later. The only broker has heard of it: there it is being deleted."""
+    memory.spread(shards, shards // 2)
+    memory.topics.create_now("t", partitions=2)
+    memory.coordinator.unknown_logs.add(LogId.of_topic(T, 0))
+    code = ErrorCode.TRANSACTION_ABORTABLE if shards == 1 else ErrorCode.CONCURRENT_TRANSACTIONS
+    assert ID_ERROR[key](await ask(key, version, **id_fields(key, id_of(1))), version) == code
+
+
 async def test_producer_without_a_transactional_id_gets_its_id_from_every_broker(ask, memory):
     """The ids are the cluster's."""
     assert (await ask(22, 4, **id_fields(22, id_of(0)) | {"transactional_id": None})).error_code == 0

@@ -7,6 +7,8 @@ Behaviour
   partition that is deleted at that moment is refused alone.
 - A partition that does not exist is TRANSACTION_ABORTABLE, where Kafka answers UNKNOWN_TOPIC_OR_PARTITION: clients
   repeat the request without end (docs/decisions/0003-deleted-topics.md).
+- A partition that its broker does not lead yet is CONCURRENT_TRANSACTIONS, on which clients repeat the request after
+  20 ms: another broker hears of a new topic a moment after it is made.
 - If the broker has aborted the transaction and the client has not: the code on which this client asks for a new epoch,
   aborts, or stops (`must_abort.py`).
 - A transactional id that another broker coordinates is NOT_COORDINATOR.
@@ -29,7 +31,7 @@ from coordinator.answers import Refusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_refusal
 from fairlog.kafka.must_abort import ADD_PARTITIONS, must_abort_code
-from fairlog.kafka.ownership import is_elsewhere
+from fairlog.kafka.ownership import is_elsewhere, may_soon_be_led
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
@@ -155,9 +157,15 @@ async def _add(
     if isinstance(outcome, Refusal):
         return dict.fromkeys(asked, _code(context, outcome))
     return {
-        partition: _code(context, outcome[logs[partition]]) if partition in logs else ErrorCode.NONE
+        partition: _code_of_log(context, logs[partition], outcome) if partition in logs else ErrorCode.NONE
         for partition in asked
     }
+
+
+def _code_of_log(context: Context, log: LogId, outcome: Mapping[LogId, Refusal | None]) -> ErrorCode:
+    if outcome[log] is Refusal.UNKNOWN_LOG and may_soon_be_led(context.broker, log):
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    return _code(context, outcome[log])
 
 
 def _code(context: Context, refusal: Refusal | None) -> ErrorCode:
