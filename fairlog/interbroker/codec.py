@@ -37,7 +37,7 @@ from coordinator.messages import (
 from fairlog.edge.malformed import Malformed
 from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
 from shard.commands import ApplyAll, Failed, PrepareAll, Resume, SaidAll
-from shard.conversation import Command, Hello, Message, Reply, Welcome
+from shard.conversation import NOT_HEARD_OF, Command, Hello, Message, Reply, Welcome
 
 MESSAGE_BYTES_MAX = 16 << 20
 """A command about 300,000 logs. What is larger is neither sent nor read."""
@@ -104,7 +104,7 @@ def decode_untrusted(data: bytes) -> Message:
         case [type_, epoch] if _is(type_, _HELLO):
             return Hello(_to_epoch(epoch))
         case [type_, epoch, speaker_epoch] if _is(type_, _WELCOME):
-            return Welcome(_to_epoch(epoch), _to_epoch(speaker_epoch))
+            return Welcome(_to_epoch(epoch), _to_number(speaker_epoch, NOT_HEARD_OF, _INT32_MAX))
         case items:
             raise Malformed(f"{_shown(items)}, which is no message")
 

@@ -28,7 +28,7 @@ from fairlog.interbroker.handshake import Accepting, Connecting, Identity
 from fairlog.interbroker.sealing import Sealer
 from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, ShardNumber, TxId
 from shard.commands import ApplyAll, Failed, PrepareAll, Resume, SaidAll
-from shard.conversation import Command, Hello, Message, Reply, Welcome
+from shard.conversation import NOT_HEARD_OF, Command, Hello, Message, Reply, Welcome
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "interbroker-1.txt"
 
@@ -122,7 +122,7 @@ ANSWER_BODIES = st.one_of(
 )
 MESSAGES = st.one_of(
     st.builds(Hello, EPOCHS),
-    st.builds(Welcome, EPOCHS, EPOCHS),
+    st.builds(Welcome, EPOCHS, st.just(NOT_HEARD_OF) | EPOCHS),
     st.builds(Command, EPOCHS, EPOCHS, INT64, INT64, COMMAND_BODIES),
     st.builds(Reply, EPOCHS, EPOCHS, INT64, ANSWER_BODIES),
 )

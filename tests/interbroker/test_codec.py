@@ -15,7 +15,7 @@ from coordinator.messages import Begun
 from fairlog.edge.malformed import Malformed
 from fairlog.interbroker.codec import decode_untrusted, encode
 from shard.commands import CommandBody, Failed
-from shard.conversation import Command, Hello, Message, Reply, Welcome
+from shard.conversation import NOT_HEARD_OF, Command, Hello, Listener, Message, Reply, Welcome
 from tests.interbroker.messages import ANSWERS, COMMANDS, EXAMPLES, GOLDEN, LOG, MESSAGES, golden
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/formats/interbroker.md"
@@ -168,6 +168,13 @@ def test_reason_that_is_not_utf8_is_sent_escaped() -> None:
     assert decode_untrusted(encode(failed)).body == Failed("a\\udcff")
     begun = Reply(1, 1, 1, Begun({}, {LOG: "ä\udcff"}))
     assert decode_untrusted(encode(begun)).body.refused == {LOG: "ä\\udcff"}
+
+
+def test_welcome_of_a_listener_that_has_not_heard_of_the_speaker_is_read() -> None:
+    """Shards announce themselves to each other in any order, when their connection begins."""
+    announced = Listener(6).announce()
+    assert announced == Welcome(6, NOT_HEARD_OF)
+    assert decode_untrusted(encode(announced)) == announced
 
 
 def test_frames_are_the_golden_ones() -> None:
