@@ -8,7 +8,8 @@ there is nothing to repair.
 If the data is spread over several shards, the process of each opens the environment, and LMDB lets one of them write at
 a time. LMDB numbers its transactions, and the store knows up to which one it has read. A change that finds a newer one,
 inside its own write transaction, was decided on old memory: it writes nothing, takes in what the others changed, and is
-decided again. `run` looks at the number every 20 ms, so readers see what others changed soon after.
+decided again. `run` looks at the number every 20 ms, so readers see what others changed soon after; `catch_up` looks
+at once.
 
 The first failed write closes the store for changes until a restart: it is not known what a failed commit or fsync left
 on disk, and a later fsync of the same file would make it look durable (invariant 12). Reads continue. With several
@@ -193,8 +194,13 @@ class EmbeddedStore:
         """
         while self._memory.shards > 1:
             await trio.sleep(NOTICE_SECONDS)
-            if self._others_wrote():
-                async with self._changing:
+            await self.catch_up()
+
+    async def catch_up(self) -> None:
+        """See `ClusterStore.catch_up`. Raises StorageFailure, CorruptStorage."""
+        if self._memory.shards > 1 and self._others_wrote():
+            async with self._changing:
+                if self._others_wrote():  # else it was this process itself, which had the lock
                     await self._take_in_others()
 
     def topics(self) -> Sequence[Topic]:

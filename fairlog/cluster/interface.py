@@ -137,6 +137,10 @@ class ClusterStore(Protocol):
         """The next change of `generation`. Get it before you look at what may change."""
         ...
 
+    async def catch_up(self) -> None:
+        """Know all that other processes have changed before this call; else it is known soon after."""
+        ...
+
     def topics(self) -> Sequence[Topic]:
         """All topics that are not being deleted, by name."""
         ...

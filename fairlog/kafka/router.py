@@ -6,6 +6,9 @@ exception of a handler is our own fault and passes through; the connection logs 
 Kafka closes the connection on an API or version that it does not serve, since it cannot know the format of the answer's
 header. The one exception is ApiVersions, which clients send in the highest version they know, before they know
 anything: it is answered in version 0 with UNSUPPORTED_VERSION and the versions in which it can be asked.
+
+With several brokers, each request sees the topics and configs that any of them has changed before it came: a client
+that was told by one broker of a new topic may ask the next one about it.
 """
 
 from __future__ import annotations
@@ -117,6 +120,8 @@ class Router:
             self.fetch_sessions,
             statistics.errors,
         )
+        if not self._broker.is_alone:
+            await self._broker.cluster.catch_up()
         reply = await api.handle(context, request)
         header = Writer(flexible=flexible and api.answer_header_tagged)
         header.int32(correlation_id)

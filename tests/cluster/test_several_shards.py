@@ -246,6 +246,21 @@ async def test_change_of_another_process_is_noticed(
 
 
 @pytest.mark.slow
+async def test_store_that_catches_up_knows_what_others_have_changed(open_shard: OpenShard, directory: Path) -> None:
+    """At once, and whether or not it is told of the change otherwise."""
+    store = open_shard(0)
+    with Peer(directory, 1) as peer:
+        peer.do("create_topic", name="orders", partitions=1, configs={}, now_ms=0)
+        assert store.topic("orders") is None
+        generation = store.generation
+        await store.catch_up()
+        assert store.topic("orders") is not None
+        assert store.generation == generation + 1
+        await store.catch_up()
+        assert store.generation == generation + 1, "nothing was new"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("unnoticed", [False, True])
 async def test_change_is_decided_on_what_others_have_changed(
     open_shard: OpenShard, directory: Path, monkeypatch: pytest.MonkeyPatch, unnoticed: bool

@@ -73,6 +73,11 @@ class MemoryCluster:
         self.of_brokers: dict[str, Mapping[str, str]] = {}
         self.of_groups: dict[str, Mapping[str, str]] = {}
         self.failure: Exception | None = None
+        self.unnoticed: list[Topic] = []
+        """Made by another broker; not known here before the next `catch_up`."""
+
+    async def catch_up(self) -> None:
+        self.by_name |= {topic.name: topic for topic in self.unnoticed}
 
     def brokers(self) -> Sequence[BrokerAddress]:
         return [address for _, address in sorted(self.addresses.items())]

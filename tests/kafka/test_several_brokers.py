@@ -90,6 +90,18 @@ async def test_metadata_names_all_brokers_and_each_partitions_leader(ask, memory
     assert [p.isr_nodes for p in topic.partitions] == [p.replica_nodes for p in topic.partitions]
 
 
+@each_version(3, 24)
+async def test_request_knows_the_topic_that_another_broker_has_just_made(ask, memory, key, version):
+    """The client may have it from there: to it they are one cluster."""
+    topic = memory.topics.create_now("t", partitions=2)
+    memory.cluster.unnoticed.append(memory.cluster.by_name.pop("t"))
+    if key == 3:
+        assert [each.name for each in (await ask(key, version, **example_fields(key))).topics] == ["t"]
+    else:
+        assert ID_ERROR[key](await ask(key, version, **id_fields(key, id_of(1))), version) == 0
+    assert memory.cluster.by_name["t"] == topic
+
+
 async def test_metadata_of_a_topic_that_is_together_names_one_leader(ask, memory):
     """It is where its first partition is."""
     memory.topics.create_now("t", partitions=4, configs={"fairlog.placement": "together"})
