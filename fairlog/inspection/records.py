@@ -20,6 +20,7 @@ _LOCAL = {
     6: "forget",
     7: "open batch",
     8: "marker",
+    9: "prepared",
 }
 _GROUP = {
     1: "producer",

@@ -102,7 +102,7 @@ def test_segment_of_a_local_journal_is_shown_frame_by_frame() -> None:
     lines = show(content)
     assert [line.what for line in lines] == [
         "segment of a local journal", "fence", "plain batch", "batch", "transactional batch", "batch",
-        "apply", "discard", "forget", "open batch", "batch", "marker", "marker",
+        "apply", "discard", "forget", "open batch", "batch", "marker", "marker", "prepared",
     ]  # fmt: skip
     assert [line.fields["position"] for line in lines if "position" in line.fields] == positions
     assert not any(line.damage for line in lines)
@@ -110,6 +110,8 @@ def test_segment_of_a_local_journal_is_shown_frame_by_frame() -> None:
     assert "fence: position 0, producer id 4001, epoch 3, leader epoch 3, written ms 9000" in text
     assert "apply: position" in text
     assert "txid 4001.3.12, apply number 900, base offset 2, record count 3" in text
+    assert "prepared: position" in text
+    assert "txid 4001.3.12, record count 3, coordinator shard 2" in text
     assert "    batch: base offset 0, records 2, bytes 79, max timestamp ms 6" in text
 
 
@@ -172,7 +174,7 @@ def test_hole_with_a_witness_is_damage_and_what_follows_is_shown() -> None:
     assert damaged.damage is not None
     assert damaged.damage.startswith(f"byte {SEGMENT_HEADER_BYTES + positions[2]}: ")
     behind = [line.what for line in lines[lines.index(damaged) + 1 :]]
-    assert behind == ["apply", "discard", "forget", "open batch", "batch", "marker", "marker"]
+    assert behind == ["apply", "discard", "forget", "open batch", "batch", "marker", "marker", "prepared"]
 
 
 def test_torn_tail_in_a_sealed_segment_is_damage() -> None:
