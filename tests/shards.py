@@ -5,8 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import lmdb
+
 from datalog.environment import LmdbDataLogs
-from fairlog.data_directory import LAST_RUN
+from fairlog.cluster import records
+from fairlog.data_directory import CLUSTER, LAST_RUN
 from fairlog_types import LogId, ShardNumber
 from shard.directory import FIRST_SHARD, ShardDirectory, shard_directory
 
@@ -26,6 +29,7 @@ def split_in_two(data_dir: Path) -> tuple[ShardDirectory, ShardDirectory]:
         for shard in shards:
             shutil.copyfile(note, shard.path / LAST_RUN)
         note.unlink()
+    _note_two_shards(data_dir)
     shutil.rmtree(shards[1].persisted_groups)
     for shard in shards:
         logs = LmdbDataLogs.open(shard.data_logs, map_bytes=MAP_BYTES)
@@ -42,3 +46,14 @@ def split_in_two(data_dir: Path) -> tuple[ShardDirectory, ShardDirectory]:
             if int(journal.name) % 2 != shard.number:
                 shutil.rmtree(journal)
     return shards
+
+
+def _note_two_shards(data_dir: Path) -> None:
+    """As the cluster store would have them."""
+    with lmdb.open(str(data_dir / CLUSTER)) as store, store.begin(write=True) as txn:
+        starts = records.decode_count(bytes(txn.get(records.STARTS_KEY)), "starts")
+        begun = txn.delete(records.GROUP_JOURNALS_BEGUN_KEY)
+        txn.put(records.SHARDS_KEY, records.encode_count(2))
+        for number in range(2):
+            value = records.encode_shard(records.ShardRecord(starts, begun))
+            txn.put(records.shard_key(ShardNumber(number)), value)

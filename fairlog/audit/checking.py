@@ -25,7 +25,17 @@ from fairlog.verify.producers import FirstBatchesCheck, ProducersCheck
 from fairlog.verify.rules import LogRules
 from fairlog.verify.sink_commits import LogView
 from fairlog.verify.transactions import Fate, GroupHistory, check_transactions
-from fairlog_types import ApplyNumber, CorruptStorage, LogId, Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
+from fairlog_types import (
+    ApplyNumber,
+    CorruptStorage,
+    LogId,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    ShardNumber,
+    StorageFailure,
+    TxId,
+)
 from shard.directory import ShardDirectory
 
 FOUND = {"kind": "string", "invariant": "int", "log": "int", "offset": "bigint", "what": "string", "counted": "bigint"}
@@ -221,7 +231,13 @@ def _views(rows: Iterable[JournalRow], logs: Mapping[int, AuditedLog]) -> Mappin
             forgetful[row.log].add(txid.producer_id)
     return {
         LogId.parse(log.name): LogView(
-            log.shown, log.next_offset, applied[number], {}, markers=log.markers, forgetful=forgetful[number]
+            log.shown,
+            log.next_offset,
+            applied[number],
+            {},
+            markers=log.markers,
+            forgetful=forgetful[number],
+            shard=ShardNumber(log.shard),
         )
         for number, log in logs.items()
     }

@@ -14,13 +14,15 @@ from datalog.layout import LogRecord
 from datalog.stored import parse_log_untrusted
 from fairlog.cluster.interface import Topic
 from fairlog.verify.findings import Violation
-from fairlog_types import LogId, LogKind
+from fairlog_types import LogId, LogKind, ShardNumber
+from shard.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)
 class ShardInventory:
     """What the parts of one shard say there is."""
 
+    number: ShardNumber
     name: str
     records: Mapping[LogId, LogRecord]
     """The data logs' own list."""
@@ -39,6 +41,10 @@ class Inventory:
     served: Sequence[Topic]
     deleting: Sequence[Topic]
     shards: Sequence[ShardInventory]
+    placement: Placement
+    """Over the shards that there should be."""
+    started: Collection[ShardNumber]
+    """Those of them that have something to lose."""
     group_journal_count: int
     group_journals_begun: bool
     """None may be missing."""
@@ -54,6 +60,8 @@ def check_inventory(found: Inventory) -> Iterator[Violation]:
     if not found.ended_well:
         leaving |= _being_added(found)
     for shard in found.shards:
+        if shard.number >= found.placement.shards:
+            yield Violation(shard.name, f"is none of the {found.placement.shards} shards of the cluster store")
         yield from _check_data_logs(found, shard, served | leaving)
         yield from _check_databases(shard)
         if found.has_journals:
@@ -77,6 +85,8 @@ def _group_journal_names(count: int) -> set[str]:
 
 def _check_together(found: Inventory) -> Iterator[Violation]:
     """What all shards have must be what there is, each once."""
+    for number in sorted(set(found.started) - {shard.number for shard in found.shards}):
+        yield Violation(f"shard {number}", "is missing, though it was started")
     logs: dict[LogId, str] = {}
     group_journals: dict[str, str] = {}
     for shard in found.shards:
@@ -127,8 +137,13 @@ def _check_journals(
             yield Violation(where, "is a journal of no topic of the cluster store")
         elif log not in shard.records and log not in leaving:
             yield Violation(where, "is a journal without a data log")
-    for name in sorted(set(shard.group_journals) - _group_journal_names(found.group_journal_count)):
-        yield Violation(shard.group_journals[name], f"is none of the {found.group_journal_count} group journals")
+    count = found.group_journal_count
+    own = {str(number) for number in found.placement.group_journals(shard.number, count)}
+    for name in sorted(set(shard.group_journals) - own):
+        what = f"is none of the {count} group journals"
+        if name in _group_journal_names(count):
+            what = f"is not the place of group journal {name}, which belongs to another shard"
+        yield Violation(shard.group_journals[name], what)
 
 
 def _being_added(found: Inventory) -> set[LogId]:

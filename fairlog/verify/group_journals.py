@@ -39,4 +39,7 @@ def read_group_journal(shard: ShardDirectory, number: int) -> ReadGroupJournal:
     records = (group_history.decode_frame(journal, frame, kind) for frame, kind in found.frames)
     history = read_history(where, records, commit_number=found.snapshot_commit_number)
     history.loses_nothing = journal.begun_with in (None, Fsync.COMMIT)
-    return ReadGroupJournal(journal, history, found.snapshot_end is not None)
+    history.shard = shard.number
+    has_snapshot = found.snapshot_end is not None
+    history.forgets_nothing = not has_snapshot and journal.start == 0
+    return ReadGroupJournal(journal, history, has_snapshot)

@@ -5,6 +5,9 @@
 What was decided before the mark is in the data log: its places follow one another and end at the mark's next offset.
 What was decided behind it is folded as a restart folds it, with the same code. The mark's *replay from* is the first
 frame of the oldest transaction that was open at the mark: earlier would pin the journal, later would lose the data.
+
+PREPARED counts the records before it, and no batch of its transaction stands behind it (docs/formats/local-journal.md).
+It is read from the whole journal: `transactions` asks it what a log of another shard than the coordinator's holds.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LeaderEp
 from partition.placed import OpenPart, PlacedMarker, PlacedTransaction
 from partition.producer_window import ProducerWindow
 from partition.record_codec import LocalFrame, decode_local
-from partition.records import Apply, Discard, LocalRecord, Marker, OpenBatch, PlainBatch, TransactionalBatch
+from partition.records import Apply, Discard, LocalRecord, Marker, OpenBatch, PlainBatch, Prepared, TransactionalBatch
 from partition.state import PartitionState
 
 
@@ -73,6 +76,12 @@ class JournalView:
     """Transactions that are decided and not copied yet."""
     placed: list[PlacedFrames] | None = None
     """Of transactions that are decided and not copied yet, in order; None if that is not known."""
+    prepared: dict[TxId, Prepared] = field(default_factory=dict[TxId, Prepared])
+    """What was prepared for coordinators of other shards, as far back as the journal goes."""
+    open: dict[TxId, int] | None = None
+    """Transactions that are not decided, and their records; None if that is not known."""
+    never_cut: bool = False
+    """All that was ever written to the journal is there."""
     complete_from: int | None = None
     """From this offset on the journal has all batches of the data log; None if there is no such offset."""
 
@@ -125,14 +134,43 @@ def check_journal(
 
     `windows` and `opened` are what the data log has as of the mark.
     """
+    yield from _check_prepared(log_name, frames, mark, view, start)
     yield from _check_before_mark(log_name, frames, mark, view, start)
     yield from _fold_behind_mark(log, log_name, frames, mark, windows, opened, view)
+
+
+def _check_prepared(
+    log_name: str, frames: Sequence[ReadFrame], mark: Mark, view: JournalView, start: JournalPosition
+) -> Iterator[Violation]:
+    records: dict[TxId, int] = {}
+    waiting: set[TxId] = set()
+    for frame in frames:
+        where = f"the journal of {log_name}, position {frame.position}"
+        match frame.record:
+            case TransactionalBatch(txid, count) | OpenBatch(txid, record_count=count):
+                if txid in waiting:
+                    yield Violation(where, f"a batch of {txid} stands behind its PREPARED", 5)
+                records[txid] = records.get(txid, 0) + count
+            case Prepared(txid, count):
+                held = records.get(txid, 0)
+                if held != count and start == 0 and frame.position < mark.copied_through:  # else the fold says it
+                    yield Violation(where, f"PREPARED of {txid} counts {count} records, and {held} stand before it", 5)
+                waiting.add(txid)
+                known = view.prepared.get(txid)
+                if known is None or known.record_count < count:  # one that held nothing may be prepared again
+                    view.prepared[txid] = frame.record
+            case Apply(txid) | Discard(txid) | Marker(txid):
+                waiting.discard(txid)
+                records.pop(txid, None)
+            case _:
+                pass
 
 
 def _check_before_mark(
     log_name: str, frames: Sequence[ReadFrame], mark: Mark, view: JournalView, start: JournalPosition
 ) -> Iterator[Violation]:
     opened: dict[TxId, list[ReadFrame]] = {}
+    pins: dict[TxId, JournalPosition] = {}
     readable: dict[TxId, tuple[int, int]] = {}
     next_offset: int | None = None
     boundary = start == mark.copied_through or mark.copied_through == 0
@@ -144,6 +182,10 @@ def _check_before_mark(
         match frame.record:
             case TransactionalBatch(txid):
                 opened.setdefault(txid, []).append(frame)
+                pins.setdefault(txid, frame.position)
+                continue
+            case Prepared(txid):
+                pins.setdefault(txid, frame.position)
                 continue
             case PlainBatch(base_offset, record_count):
                 placed = PlacedFrames(base_offset, record_count, frame.leader_epoch, (frame,))
@@ -156,6 +198,7 @@ def _check_before_mark(
             case Marker(txid, apply_number, offset, committed):
                 placed = PlacedFrames(offset, 1, frame.leader_epoch, (frame,))
                 whole = True
+                pins.pop(txid, None)
                 part = readable.pop(txid, (offset, 0))
                 # Its batches pin nothing: a journal that was cut may have only the last of them.
                 if committed and start == 0:
@@ -164,6 +207,7 @@ def _check_before_mark(
                     view.applied[txid] = AppliedPart(*part, apply_number)
             case Apply(txid, apply_number, base_offset, record_count):
                 batches = tuple(opened.pop(txid, ()))
+                pins.pop(txid, None)
                 placed = PlacedFrames(base_offset, record_count, frame.leader_epoch, batches)
                 if txid in view.applied:
                     yield Violation(where, f"transaction {txid} is applied a second time", 4)
@@ -175,6 +219,7 @@ def _check_before_mark(
                     yield Violation(where, what, 3)
             case Discard(txid):
                 opened.pop(txid, None)
+                pins.pop(txid, None)
                 continue
             case _:
                 continue
@@ -196,7 +241,7 @@ def _check_before_mark(
     if not boundary and start < mark.copied_through:
         what = f"the data log's mark, {mark.copied_through}, is not where a frame ends"
         yield Violation(f"the journal of {log_name}", what, 4)
-    oldest = min((batches[0].position for batches in opened.values()), default=mark.copied_through)
+    oldest = min(pins.values(), default=mark.copied_through)
     if oldest < mark.replay_from:
         what = (
             f"a restart would replay from {mark.replay_from}, but a transaction that was open at the mark has a frame "
@@ -250,6 +295,7 @@ def _fold_behind_mark(
             part = state.applied(placed.txid)
             assert part is not None, f"the marker of {placed.txid} has just been folded"
             view.pending[placed.txid] = AppliedPart(part.base_offset, part.record_count, placed.apply_number)
+    view.open = {txid: transaction.records for txid, transaction in state.open_transactions.items()}
 
 
 def _count(record: LocalRecord) -> int:

@@ -1,7 +1,8 @@
 """The batches of sinks: each once, in their order, and all of its lanes as one. Pure.
 
     a sink's records     its batches only grow, one query commits them, none is prepared again     invariant 5
-    one sink commit      placed under one apply number; copied in all logs of all lanes, or none   invariant 7
+    one sink commit      placed in each shard under one apply number; copied in all logs of all
+                         lanes, or none; a shard that lags behind another still holds it           invariant 7
     in each log          the lanes' parts follow each other, in the order of SINK_PREPARE_COMMIT  invariant 3
 
 `transactions` checks, as of any other, that each lane's transaction is whole, and that it is placed nowhere if its sink
@@ -11,12 +12,13 @@ written, so there only the markers come at once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
 
 from coordinator.group_records import (
+    Expectation,
     SinkAbortedRecord,
     SinkCommittedRecord,
     SinkForgottenRecord,
@@ -24,10 +26,15 @@ from coordinator.group_records import (
     SinkRecord,
     SinkRecords,
 )
+from coordinator.messages import UNCOUNTED
 from coordinator.sink_commits import NO_BATCH
 from fairlog.verify.findings import Kind, Summary, Violation
 from fairlog.verify.journals import AppliedPart
-from fairlog_types import LogId, Placement, ProducerId, TxId
+from fairlog_types import LogId, Placement, ProducerId, ShardNumber, TxId
+from partition.records import Prepared
+
+ONLY_SHARD = ShardNumber(0)
+"""Unless there are several."""
 
 
 class Fate(Enum):
@@ -53,10 +60,42 @@ class LogView:
     """It is of marker mode."""
     forgetful: Collection[ProducerId] = ()
     """Producers whose earlier transactions may be here, though they are not among those above."""
+    shard: ShardNumber = ONLY_SHARD
+    """Which leads it."""
+    prepared: Mapping[TxId, Prepared] = field(default_factory=dict[TxId, Prepared])
+    """What it has prepared for coordinators of other shards, as far as its journal still tells."""
+    open: Mapping[TxId, int] | None = None
+    """Transactions that are not decided, and their records; None if that is not known for certain."""
+    never_cut: bool = False
+    """All that was ever written to its journal is there."""
 
     def lacks(self, txid: TxId) -> bool:
         """Whether it is certain that the transaction is not copied here."""
         return txid not in self.applied and txid.producer_id not in self.forgetful
+
+    def count_of(self, txid: TxId) -> int | None:
+        """What the log itself says that it holds of the transaction, as PREPARED or placed; None if nothing."""
+        if (prepared := self.prepared.get(txid)) is not None:
+            return prepared.record_count
+        part = self.pending.get(txid) or self.applied.get(txid)
+        return None if part is None else part.count
+
+    def has_not_prepared(self, txid: TxId) -> bool:
+        """Whether it is certain that there never was a PREPARED."""
+        return self.never_cut and txid not in self.prepared
+
+    def has_lost(self, txid: TxId, count: int) -> bool:
+        """Whether it is certain that so many records can neither be read here, nor be placed by the next start."""
+        is_placed = txid in self.pending or not self.lacks(txid)
+        return not is_placed and self.open is not None and self.open.get(txid, 0) != count
+
+
+def counted(participants: Mapping[LogId, Expectation]) -> Mapping[LogId, int]:
+    """Records of each participant that has any, as far as the coordinator has counted them.
+
+    It has counted all of a sink's batch, also those of other shards.
+    """
+    return {log: it.records for log, it in participants.items() if it.records not in (0, UNCOUNTED)}
 
 
 @dataclass(slots=True)
@@ -119,9 +158,7 @@ class SinkHistory:
                 what = f"query {record.query!r} has prepared it, and the sink is of query {sink.query!r}"
                 self._violate(record, what)
             sink.query = record.query
-        expected = {
-            part.txid: {log: it.records for log, it in part.participants.items() if it.records} for part in record.parts
-        }
+        expected = {part.txid: counted(part.participants) for part in record.parts}
         known = self._open.get((record.sink, record.batch))
         if known is not None and tuple(known.expected) == tuple(expected):
             return  # as the snapshot has it
@@ -191,30 +228,48 @@ def _check_commit(
     parts: Mapping[TxId, Mapping[LogId, AppliedPart]],
 ) -> Iterator[Violation]:
     placed = [(log, part) for txid in commit.expected for log, part in parts.get(txid, {}).items()]
-    numbers = {part.apply_number for _, part in placed}
-    if len(numbers) > 1:
-        what = f"was not placed as one: it has the apply numbers {sorted(numbers)}"
-        log, last = max(placed, key=lambda each: each[1].apply_number)
-        yield Violation(where, what, 7, kind=Kind.APPLY_NUMBERS_DIFFER, log=log, offset=last.base_offset)
+    for of in by_shard(placed, logs).values():
+        numbers = {part.apply_number for _, part in of}
+        if len(numbers) > 1:
+            what = f"was not placed as one: it has the apply numbers {sorted(numbers)}"
+            log, last = max(of, key=lambda each: each[1].apply_number)
+            yield Violation(where, what, 7, kind=Kind.APPLY_NUMBERS_DIFFER, log=log, offset=last.base_offset)
     there: list[tuple[int, LogId, str]] = []
-    missing: list[str] = []
+    missing: list[tuple[LogId, str]] = []
+    lost: list[tuple[LogId, str]] = []
     lanes_in: dict[LogId, list[TxId]] = {}
     for txid, expected in commit.expected.items():
-        for log in expected:
+        for log, count in expected.items():
             if log in logs:
                 lanes_in.setdefault(log, []).append(txid)
                 named = f"{txid} in {logs[log].name}"
                 if (part := logs[log].applied.get(txid)) is not None:
                     there.append((part.base_offset, log, named))
                 elif logs[log].lacks(txid):
-                    missing.append(named)
-    if commit.fate is Fate.PREPARED and there and missing:
-        what = f"half of it is copied: {', '.join(named for *_, named in there)}; and not {', '.join(missing)}"
-        base_offset, log, _ = min(there)
-        yield Violation(where, what, 7, kind=Kind.HALF_A_TRANSACTION, log=log, offset=base_offset)
+                    missing.append((log, named))
+                    if logs[log].has_lost(txid, count):
+                        lost.append((log, named))
+    if commit.fate is Fate.PREPARED and there:
+        shards = {logs[log].shard for _, log, _ in there}
+        half = [named for log, named in missing if logs[log].shard in shards]
+        half += [named for log, named in lost if logs[log].shard not in shards]
+        if half:
+            what = f"half of it is copied: {', '.join(named for *_, named in there)}; and not {', '.join(half)}"
+            base_offset, log, _ = min(there)
+            yield Violation(where, what, 7, kind=Kind.HALF_A_TRANSACTION, log=log, offset=base_offset)
     for log, txids in lanes_in.items():
         if not logs[log].markers:
             yield from _check_neighbours(where, commit, log, logs[log].name, txids, parts)
+
+
+def by_shard(
+    placed: Iterable[tuple[LogId, AppliedPart]], logs: Mapping[LogId, LogView]
+) -> Mapping[ShardNumber, Sequence[tuple[LogId, AppliedPart]]]:
+    """Parts of transactions, with their logs. Each shard counts its apply numbers by itself."""
+    found: dict[ShardNumber, list[tuple[LogId, AppliedPart]]] = {}
+    for log, part in placed:
+        found.setdefault(logs[log].shard, []).append((log, part))
+    return found
 
 
 def _check_neighbours(

@@ -1,16 +1,21 @@
 """The group journals against all logs: each committed transaction once and whole, in its group's order. Pure.
 
     COMMITTED           every expected part is placed, with the count that PREPARE_COMMIT expects       invariant 5
-    PREPARE_COMMIT      copied in all logs or in none; what is not copied can still be decided         invariant 7
+    PREPARE_COMMIT      copied in all logs of a shard or in none; a shard that lags behind another
+                        still holds all of its part, and places it at the next start               invariant 7
     PREPARE_ABORT, BEGIN     placed nowhere                                                            invariant 1
     one group           its transactions lie in every log in the order of their PREPARE_COMMITs        invariant 6
     commit numbers      those of the PREPARE_COMMITs are 1, 2, 3, …                                   invariant 6
     a sink's batch      see `sink_commits`
-    one transaction     has one apply number in all its logs
+    one transaction     has one apply number in all its logs of a shard
+    PREPARED            is of a coordinator in another shard, which knows what is placed           invariants 1, 5
 
 A group journal tells of the last five transactions of each id, and of all since its last snapshot. What a log knows of
 a transaction comes from its producers' windows and its journal (`LogView`). Logs that were deleted are left out
 (docs/decisions/0003-deleted-topics.md).
+
+PREPARE_COMMIT does not count what logs of other shards hold (docs/decisions/0052-transactions-over-shards.md). That is
+what their PREPAREDs count; where the journal has it no more, what was applied.
 
 A transaction that is there in part is what a node leaves that was killed in the middle of its second recovery in a row
 (docs/copying.md): no reader sees that, and the next start mends it.
@@ -18,7 +23,7 @@ A transaction that is there in part is what a node leaves that was killed in the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.group_records import (
@@ -39,11 +44,12 @@ from coordinator.group_records import (
     SinkRecords,
 )
 from coordinator.lane_ids import group_of_sink, lane_id
+from coordinator.messages import UNCOUNTED
 from fairlog.verify.findings import Kind, Summary, Violation
 from fairlog.verify.journals import AppliedPart
 from fairlog.verify.placements import KnownPlace
-from fairlog.verify.sink_commits import Fate, LogView, SinkHistory, check_sink_commits
-from fairlog_types import LogId, Offset, Placement, ProducerId, TxId
+from fairlog.verify.sink_commits import ONLY_SHARD, Fate, LogView, SinkHistory, by_shard, check_sink_commits, counted
+from fairlog_types import LogId, Offset, Placement, ProducerId, ShardNumber, TxId
 
 
 @dataclass(slots=True)
@@ -58,7 +64,10 @@ class Told:
     commit_number: int | None = None
     """None if the PREPARE_COMMIT is not there any more."""
     expected: Mapping[LogId, int] | None = None
-    """Records of each participant that has any; None if the PREPARE_COMMIT is not there any more."""
+    """Records of each participant that has any, as far as the coordinator has counted them; None if the PREPARE_COMMIT
+    is not there any more."""
+    count_themselves: Collection[LogId] = ()
+    """Participants in other shards, which the coordinator has not counted."""
     placements: Sequence[Placement] = ()
 
 
@@ -78,6 +87,10 @@ class GroupHistory:
     """Commit numbers that follow each other, with a gap between."""
     loses_nothing: bool = True
     """It was written with fsync=commit: whatever was placed is told."""
+    forgets_nothing: bool = True
+    """It has no snapshot: whatever was ever told is told still."""
+    shard: ShardNumber = ONLY_SHARD
+    """Of the coordinator whose journal it is."""
     sinks: SinkHistory = field(init=False)
 
     def __post_init__(self) -> None:
@@ -102,7 +115,8 @@ class GroupHistory:
         told = self.tell(txid, transactional_id, Fate.PREPARED)
         told.commit_number = commit_number
         told.fate = Fate.PREPARED if told.fate is Fate.BEGUN else told.fate
-        told.expected = {log: it.records for log, it in participants.items() if it.records}
+        told.expected = counted(participants)
+        told.count_themselves = [log for log, it in participants.items() if it.records == UNCOUNTED]
         self.commits.setdefault(txid)
 
     def note_committed(self, txid: TxId, transactional_id: str, placements: Sequence[Placement]) -> None:
@@ -187,10 +201,11 @@ def check_transactions(
         yield from _check_order(history, logs, parts)
         yield from _check_told(history, logs, parts)
     for txid, placed in parts.items():
-        numbers = {part.apply_number for part in placed.values()}
-        if len(numbers) > 1:
-            named = ", ".join(f"{part.apply_number} in {logs[log].name}" for log, part in placed.items())
-            log, last = max(placed.items(), key=lambda each: each[1].apply_number)
+        for of in by_shard(placed.items(), logs).values():
+            if len({part.apply_number for _, part in of}) < 2:
+                continue
+            named = ", ".join(f"{part.apply_number} in {logs[log].name}" for log, part in of)
+            log, last = max(of, key=lambda each: each[1].apply_number)
             what = f"has more than one apply number: {named}"
             kind = Kind.APPLY_NUMBERS_DIFFER
             yield Violation(f"transaction {txid}", what, 6, kind=kind, log=log, offset=last.base_offset)
@@ -201,16 +216,23 @@ def _check_one(
 ) -> Iterator[Violation]:
     where = f"{history.where}, transaction {told.txid} of {told.transactional_id!r}"
     expected = {log: count for log, count in (told.expected or {}).items() if log in logs}
+    unknown: list[LogId] = []
+    for log in told.count_themselves:
+        if log not in logs:
+            continue
+        count = logs[log].count_of(told.txid)
+        if count is None:
+            unknown.append(log)
+        elif count:
+            expected[log] = count
+        if (parts or told.fate is Fate.COMMITTED) and logs[log].has_not_prepared(told.txid):
+            yield Violation(where, f"is decided, and {logs[log].name} has not prepared it", 5)
     if told.fate is Fate.COMMITTED:
-        yield from _check_committed(where, told, expected, logs, parts)
+        yield from _check_committed(where, told, expected, unknown, logs, parts)
     elif told.fate is Fate.PREPARED:
-        copied = {log: logs[log].applied[told.txid] for log in expected if told.txid in logs[log].applied}
-        missing = [logs[log].name for log in expected if logs[log].lacks(told.txid)]
-        if copied and missing:
-            there = ", ".join(logs[log].name for log in copied)
-            what = f"half of it is copied: it is in {there}, and not in {', '.join(missing)}"
-            log, first = min(copied.items(), key=lambda each: each[1].base_offset)
-            yield Violation(where, what, 7, kind=Kind.HALF_A_TRANSACTION, log=log, offset=first.base_offset)
+        yield from _check_half(where, told, expected, logs)
+        if history.loses_nothing:
+            yield from _check_lagging(where, told, expected, logs, parts)
         for log, part in parts.items():
             if part.count != expected.get(log, 0):
                 what = f"{expected.get(log, 0)} records are expected in {logs[log].name}, placed are {part.count}"
@@ -222,10 +244,72 @@ def _check_one(
             yield Violation(where, what, 1, kind=Kind.NEVER_COMMITTED, log=log, offset=part.base_offset)
 
 
+def _check_half(
+    where: str, told: Told, expected: Mapping[LogId, int], logs: Mapping[LogId, LogView]
+) -> Iterator[Violation]:
+    """What a shard has copied, it has copied in all its logs."""
+    for shard in sorted({logs[log].shard for log in expected}):
+        here = [log for log in expected if logs[log].shard == shard]
+        copied = {log: logs[log].applied[told.txid] for log in here if told.txid in logs[log].applied}
+        missing = [logs[log].name for log in here if logs[log].lacks(told.txid)]
+        if copied and missing:
+            there = ", ".join(logs[log].name for log in copied)
+            what = f"half of it is copied: it is in {there}, and not in {', '.join(missing)}"
+            log, first = min(copied.items(), key=lambda each: each[1].base_offset)
+            yield Violation(where, what, 7, kind=Kind.HALF_A_TRANSACTION, log=log, offset=first.base_offset)
+
+
+def _check_lagging(
+    where: str,
+    told: Told,
+    expected: Mapping[LogId, int],
+    logs: Mapping[LogId, LogView],
+    parts: Mapping[LogId, AppliedPart],
+) -> Iterator[Violation]:
+    """What one shard has placed, each other one has placed, or holds until it does."""
+    for log, count in expected.items():
+        view = logs[log]
+        placed = {other: part for other, part in parts.items() if logs[other].shard != view.shard}
+        if placed and view.has_lost(told.txid, count):
+            there = ", ".join(logs[other].name for other in placed)
+            what = f"half of it is placed: it is in {there}, and {view.name} neither has nor holds its {count} records"
+            other, first = min(placed.items(), key=lambda each: each[1].base_offset)
+            yield Violation(where, what, 7, kind=Kind.HALF_A_TRANSACTION, log=other, offset=first.base_offset)
+
+
+def check_prepared(
+    histories: Sequence[GroupHistory], logs: Mapping[LogId, LogView], whole: Collection[ShardNumber]
+) -> Iterator[Violation]:
+    """Each PREPARED is of a coordinator in another shard, which knows what is placed.
+
+    What it does not know, and is open, the next start aborts. `whole`: the shards of which all group journals were
+    read; only if they also lose and forget nothing, it is certain what their coordinators do not know.
+    """
+    known = {txid: history for history in histories for txid in history.told}
+    uncertain = {history.shard for history in histories if not (history.loses_nothing and history.forgets_nothing)}
+    for view in logs.values():
+        for txid, prepared in view.prepared.items():
+            where, coordinator = f"transaction {txid}", prepared.coordinator_shard
+            teller = known.get(txid)
+            if coordinator == view.shard or (teller is not None and teller.shard != coordinator):
+                told_by = "" if teller is None else f", and {teller.where} tells of it"
+                what = f"{view.name} has prepared it for a coordinator in shard {coordinator}{told_by}"
+                yield Violation(where, what, 5)
+                continue
+            part = view.pending.get(txid) or view.applied.get(txid)
+            if teller is None and part is not None and coordinator in set(whole) - uncertain:
+                what = (
+                    f"{part.count} records of it are placed at {part.base_offset} of {view.name}, and its coordinator "
+                    f"in shard {coordinator} knows nothing of it"
+                )
+                yield Violation(where, what, 1)
+
+
 def _check_committed(
     where: str,
     told: Told,
     expected: Mapping[LogId, int],
+    unknown: Collection[LogId],
     logs: Mapping[LogId, LogView],
     parts: Mapping[LogId, AppliedPart],
 ) -> Iterator[Violation]:
@@ -237,7 +321,7 @@ def _check_committed(
             offset = placed[log].base_offset if log in placed else None
             yield Violation(where, what, 5, kind=Kind.WRONG_COUNT, log=log, offset=offset)
     if told.expected is not None:
-        for log in placed.keys() - expected.keys():
+        for log in placed.keys() - expected.keys() - set(unknown):
             what = f"COMMITTED has records in {logs[log].name}, where none were expected"
             yield Violation(where, what, 1, kind=Kind.WRONG_COUNT, log=log, offset=placed[log].base_offset)
     for log, placement in placed.items():  # without a kind: to the audit `placements` tells these
@@ -248,6 +332,11 @@ def _check_committed(
                 f"{part.count} at {part.base_offset}"
             )
             yield Violation(where, what, 4)
+        elif part is None and view.open is not None and told.txid in view.open:
+            what = (
+                f"COMMITTED has {placement.count} records at {placement.base_offset} of {view.name}, where it is open"
+            )
+            yield Violation(where, what, 5)
         elif part is None and placement.base_offset + placement.count > view.next_offset:
             what = (
                 f"COMMITTED has {placement.count} records at {placement.base_offset} of {view.name}, which ends at "

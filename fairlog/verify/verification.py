@@ -58,16 +58,18 @@ from fairlog.verify.staged import StagedCheck
 from fairlog.verify.transactions import (
     GroupHistory,
     LogView,
+    check_prepared,
     check_transactions,
     committed_places,
     read_history,
 )
-from fairlog_types import CorruptStorage, LeaderEpoch, LogId, LogKind, ProducerId, StorageFailure, TxId
+from fairlog_types import CorruptStorage, LeaderEpoch, LogId, LogKind, ProducerId, ShardNumber, StorageFailure, TxId
 from journal.read_only import ReadOnlyJournal, open_read_only
 from journal.segment import Fsync, JournalKind
 from partition.producer_window import ProducerWindow
 from partition.records import Marker
 from shard.directory import ShardDirectory, shard_directories, strangers_among_shards
+from shard.placement import Placement
 
 _BATCHES_PER_STEP = 1000
 """So often the progress is told."""
@@ -94,6 +96,7 @@ class _Shard:
     def inventory(self) -> ShardInventory:
         """Raises OSError."""
         return ShardInventory(
+            number=self.directory.number,
             name=self.directory.name,
             records=self.records,
             databases={name: self.logs.trees[name].entries for name in self.logs.log_names()},
@@ -125,6 +128,8 @@ class Verification:
         self._told = told
         self._topics: dict[str, Topic] = {}
         self._views: dict[LogId, LogView] = {}
+        self._read_whole: set[ShardNumber] = set()
+        """Shards of which all group journals were read."""
 
     def violations(self) -> Iterator[Violation]:
         """All that is wrong, in the order in which it is found. At the iterator's end `summary` is complete."""
@@ -155,6 +160,8 @@ class Verification:
             for log in sorted(shard.records):
                 yield from self._check_log(log, shard, committed.get(log, ()))
         yield from check_transactions(histories, self._views, self.summary)
+        if self._has_journals:
+            yield from check_prepared(histories, self._views, self._read_whole)
         for shard in shards:
             try:
                 self.summary.counts["free pages of the data logs' files"] += shard.file.check_free_list()
@@ -279,6 +286,8 @@ class Verification:
             served=store.served,
             deleting=store.deleting,
             shards=[shard.inventory() for shard in shards],
+            placement=Placement(store.shards),
+            started=store.started,
             group_journal_count=store.node.group_journal_count,
             group_journals_begun=store.group_journals_begun,
             ended_well=data_directory.last_run_ended(self._directory) == "closed",
@@ -302,7 +311,15 @@ class Verification:
         if (opened or aborted) and not rules.markers:
             yield Violation(name, "has transactions listed as open or aborted, in the mode journal", 1)
         self._views[log] = LogView(
-            name, record.next_offset, {**view.applied, **applied}, view.pending, markers=rules.markers
+            name,
+            record.next_offset,
+            {**view.applied, **applied},
+            view.pending,
+            markers=rules.markers,
+            shard=shard.directory.number,
+            prepared=view.prepared,
+            open=view.open,
+            never_cut=view.never_cut,
         )
         self.summary.counts["data logs"] += 1
         if log.kind != LogKind.TOPIC.value:
@@ -410,6 +427,9 @@ class Verification:
         if misplaced or broken:
             return
         yield from check_journal(log, name, frames, mark, windows, opened, view, start=journal.start)
+        if journal.begun_with not in (None, Fsync.COMMIT):
+            view.open = None  # a power cut may have taken what was prepared
+        view.never_cut = view.open is not None and journal.start == 0
         if log.kind == LogKind.TOPIC.value:
             copied.extend(_batches_of(journal, view.copied))
             placed.extend(_batches_of(journal, view.placed or ()))
@@ -432,6 +452,7 @@ class Verification:
         self, store: StoreContent, shards: Sequence[_Shard], histories: list[GroupHistory]
     ) -> Iterator[Violation]:
         directories = [shard.directory for shard in shards]
+        damaged: set[ShardNumber] = set()
         for number in range(store.node.group_journal_count):
             shard = shard_of_group_journal(directories, number)
             try:
@@ -439,12 +460,14 @@ class Verification:
                 frames = sum(1 for _ in read.journal.frames(read.journal.start))
             except _DAMAGE as error:
                 yield Violation(group_journal_name(shard, number), str(error))
+                damaged.add(shard.number)
                 continue
             self._told(read.journal.size_bytes)
             self._count_journal(read.journal, frames)
             if read.has_snapshot:
                 self.summary.counts["group journals that begin with a snapshot"] += 1
             histories.append(read.history)
+        self._read_whole = {directory.number for directory in directories} - damaged
 
     def _has_markers(self, log: LogId) -> bool:
         topic = self._topics.get(log.topic)
