@@ -1,5 +1,5 @@
-"""The data logs as they were copied into a backup, read from the copies, one for each shard: what the manifest says
-about each log, and the cut with which the fences of sinks are compared (`fences.Cut`).
+"""The data logs as they were copied into a backup, read from the copy: what the manifest says about each log, and the
+cut with which the fences of sinks are compared (`fences.Cut`).
 
 The copy still has the logs of a topic that is being deleted, perhaps for longer than the copier writes to them: a batch
 may be visible in all other logs and not in these. So the logs of a topic are ignored if the cluster store, which was
@@ -8,7 +8,7 @@ copied after them, does not serve it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from uuid import UUID
@@ -23,31 +23,8 @@ from fairlog_types import CorruptStorage, LogId, LogKind, Offset, Placement, TxI
 from partition.producer_window import ProducerWindow
 
 
-class CopiedShards:
-    """The data logs of all copies; each log is in one of them. A `fences.Cut`."""
-
-    def __init__(self, copies: Sequence[CopiedLogs]) -> None:
-        self._copies = copies
-
-    def listed(self) -> dict[str, CopiedLog]:
-        """What the manifest says of them."""
-        return {name: log for copy in self._copies for name, log in copy.listed().items()}
-
-    def next_offset(self, log: LogId) -> Offset | None:
-        """See `Cut.next_offset`; None of a log that is being deleted, too."""
-        return next((end for copy in self._copies if (end := copy.next_offset(log)) is not None), None)
-
-    def is_open(self, log: LogId, txid: TxId) -> bool:
-        """See `Cut.is_open`."""
-        return any(copy.is_open(log, txid) for copy in self._copies)
-
-    def placed(self, log: LogId, txid: TxId) -> Placement | None:
-        """See `Cut.placed`."""
-        return next((place for copy in self._copies if (place := copy.placed(log, txid)) is not None), None)
-
-
 class CopiedLogs:
-    """The data logs of one copy, which nobody writes. They are asked what `CopiedShards` is asked of all."""
+    """The data logs of the copy, which nobody writes. A `fences.Cut`."""
 
     def __init__(self, path: Path, content: StoreContent) -> None:
         """`path` is the copy's `data.mdb`, `content` what the cluster store held behind it.
@@ -67,21 +44,25 @@ class CopiedLogs:
         self._names = {topic.topic_id: topic.name for topic in content.served}
 
     def listed(self) -> dict[str, CopiedLog]:
+        """What the manifest says of them."""
         return {
             str(log): CopiedLog(self._topic(log), record.log_start, record.next_offset, record.size_bytes)
             for log, record in self._records.items()
         }
 
     def next_offset(self, log: LogId) -> Offset | None:
+        """See `Cut.next_offset`; None of a log that is being deleted, too."""
         record = self._records.get(log)
         deleted = log.kind == LogKind.TOPIC.value and self._topic(log) is None
         return None if record is None or deleted else record.next_offset
 
     def is_open(self, log: LogId, txid: TxId) -> bool:
+        """See `Cut.is_open`."""
         record = self._records.get(log)
         return record is not None and self._open.get(layout.producer_key(record.number, txid.producer_id)) == txid
 
     def placed(self, log: LogId, txid: TxId) -> Placement | None:
+        """See `Cut.placed`."""
         record = self._records.get(log)
         window = None if record is None else self._windows.get(layout.producer_key(record.number, txid.producer_id))
         found = None if window is None else ProducerWindow.decode(bytes(window)).find_applied(txid)

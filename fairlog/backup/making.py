@@ -1,7 +1,7 @@
 """Make a backup of a node that may be running: `fairlog backup`.
 
     an empty backup.json.new      so that what follows is known to be unfinished
-    of each shard the data logs   LMDB's own compacting copy: one read transaction, a consistent cut (invariant 7);
+    the data logs of the shard    LMDB's own compacting copy: one read transaction, a consistent cut (invariant 7);
                                   when it has begun, the group journals are read for the sinks' fences
     cluster/data.mdb              after them, so that it knows all topics whose logs were copied, or has deleted them
     backup.json                   sizes, checksums, high watermarks, fences; written into the .new file, synced, renamed
@@ -30,7 +30,7 @@ from datalog.foreign import ForeignEnvironment
 from datalog.handles import Transaction
 from datalog.layout import DamagedValue
 from datalog.lmdb_pages import DamagedPage
-from fairlog.backup.copied_logs import CopiedLogs, CopiedShards
+from fairlog.backup.copied_logs import CopiedLogs
 from fairlog.backup.fences import fences_of
 from fairlog.backup.group_journals import GroupJournalsAround
 from fairlog.backup.manifest import CopiedFile, Manifest, encode_manifest
@@ -75,9 +75,10 @@ def make_backup(
     require_source(source)
     _make_empty(source, target)
     made_ms = now_ms()
-    journals = {shard.name_of(shard.data_logs_file): GroupJournalsAround(shard) for shard in shard_directories(source)}
-    beginnings: dict[str, _Beginning] = {name: around.begin for name, around in journals.items()}
-    beginnings[CLUSTER_STORE] = ForeignEnvironment.begin  # the last one to be copied
+    (shard,) = shard_directories(source)
+    data_logs, journals = shard.name_of(shard.data_logs_file), GroupJournalsAround(shard)
+    # The cluster store is the last one to be copied.
+    beginnings: dict[str, _Beginning] = {data_logs: journals.begin, CLUSTER_STORE: ForeignEnvironment.begin}
     try:
         _write(target / UNFINISHED, b"")
         sync_directory(target)
@@ -87,14 +88,14 @@ def make_backup(
         require_same_run(source, run)
         files = {name: _checked(target / name, told) for name in beginnings}
         content = read_cluster_store(target)
-        copied = CopiedShards([CopiedLogs(target / name, content) for name in journals])
+        copied = CopiedLogs(target / data_logs, content)
         manifest = Manifest(
             cluster_id=content.node.cluster_id,
             node_id=content.node.node_id,
             made_ms=made_ms,
             files=files,
             logs=copied.listed(),
-            sinks=fences_of([told for around in journals.values() for told in around.told], copied),
+            sinks=fences_of(journals.told, copied),
         )
         for name in beginnings:
             for place in _between(target, target / name):

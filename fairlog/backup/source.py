@@ -1,6 +1,8 @@
 """May this data directory be backed up now? Yes, if its data logs contain everything that was reported visible.
 
-    a node has it and serves             yes, if there is one shard: several have no moment in common to copy
+    it is spread over several shards     no: they have no moment in common to copy, and after a stop one may still hold
+                                         what another has placed (docs/decisions/0052-transactions-over-shards.md)
+    a node has it and serves             yes
     a node has it and recovers           no: a transaction may be copied in part until it is ready (invariant 7)
     no node has it, cleanly closed       yes: everything was copied at the end
     no node has it, the last was killed  no: its journals have answered records that are in no data log yet
@@ -33,8 +35,13 @@ def require_source(directory: Path) -> None:
             raise BackupRefused(f"{directory} is itself a backup: copy it with any tool")
     if not (directory / CLUSTER_STORE).is_file():
         raise BackupRefused(f"{directory} is not a data directory: it does not contain {CLUSTER_STORE}")
-    in_use = is_in_use(directory)
     shards = shard_directories(directory)
+    if len(shards) > 1:
+        raise BackupRefused(
+            f"{directory} is spread over {len(shards)} shards, and a backup takes one shard as yet: stop the node, and "
+            "copy the directory"
+        )
+    in_use = is_in_use(directory)
     for shard in shards or [shard_directory(directory, FIRST_SHARD)]:
         if not shard.data_logs_file.is_file():
             name = shard.name_of(shard.data_logs_file)
@@ -44,11 +51,6 @@ def require_source(directory: Path) -> None:
         raise BackupRefused(
             f"the node in {directory} does not serve yet, or its disk has failed: wait until the node is ready, or "
             "repair the disk and restart the node"
-        )
-    if in_use and len(shards) > 1:
-        raise BackupRefused(
-            f"{directory} has {len(shards)} shards, and those of a running node cannot be copied as of one moment yet: "
-            "stop the node"
         )
     if not in_use and ended != "closed":
         raise BackupRefused(

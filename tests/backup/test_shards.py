@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from datalog import layout
-from datalog.snapshot import mapped_lmdb
-from datalog.stored import StoredLogs
 from fairlog.backup import taking_over
-from fairlog.backup.copied_logs import CopiedLogs, CopiedShards
-from fairlog.backup.making import BackupFailed, make_backup
+from fairlog.backup.making import make_backup
 from fairlog.backup.manifest import Manifest
-from fairlog.backup.source import BackupRefused
 from fairlog.backup.taking_over import take_over
 from fairlog.cluster import records
 from fairlog.data_directory import MANIFEST, RESTORED, RESTORING, read_cluster_store
 from fairlog.directory import DirectoryUnusable, locked_directory
 from fairlog.local_reader import LocalReader
 from fairlog.verify.verification import Verification
-from fairlog_types import CorruptStorage, LogId, StorageFailure, TxId
+from fairlog_types import CorruptStorage, StorageFailure
 from journal.segment import Fsync
-from partition.producer_window import ProducerWindow
 from pyspark_fairlog.native import Native
 from scripts.node_process import NodeProcess
 from shard.directory import earlier_directory
@@ -71,62 +65,24 @@ def restore(backup: Path) -> Manifest | None:
 # --- several shards -----------------------------------------------------------------------------------
 
 
-def test_backup_of_two_shards_has_the_logs_and_fences_of_both(
-    source: Path, tmp_path: Path, fairlog: FairlogCommand
+@pytest.mark.parametrize("is_running", [False, True])
+def test_backup_of_several_shards_is_refused(
+    source: Path, tmp_path: Path, fairlog: FairlogCommand, is_running: bool
 ) -> None:
-    """Of a stopped node: the same that a backup of one shard had, batches whose rows are in both included."""
-    one = back_up(source, tmp_path / "one")
-    shards = split_in_two(source)
-    two = back_up(source, tmp_path / "two")
-    assert set(two.files) == {"cluster/data.mdb", *(shard.name_of(shard.data_logs_file) for shard in shards)}
-    assert (two.logs.keys(), two.sinks) == (one.logs.keys(), one.sinks)
-    assert two.sinks is not None
-    assert [fence.batch for fence in two.sinks] == [0, 1, 2, 3]
-    assert fairlog("verify", tmp_path / "two")[0] == 0
-
-
-def test_cut_over_two_copies_answers_what_one_copy_answers(source: Path) -> None:
-    """Of every log and transaction; a copy is asked only of what is in it, or says that it does not know."""
-    content = read_cluster_store(source)
-    path = shard_in(source).data_logs_file
-    one = CopiedLogs(path, content)
-    file = mapped_lmdb(path)
-    assert file is not None
-    numbers = {record.number: log for log, record in one._records.items()}
-    asked: list[tuple[LogId, TxId]] = []
-    for item in StoredLogs(file).table(layout.PRODUCERS):
-        log = numbers[layout.decode_number(item.key[: layout.LOG_NUMBER_BYTES])]
-        producer_id, window = layout.decode_producer_key(item.key), ProducerWindow.decode(bytes(item.value))
-        asked += ((log, TxId(producer_id, entry.epoch, entry.number)) for entry in window.applied)
-    placed = {each: one.placed(*each) for each in asked}
-    ends = {log: one.next_offset(log) for log in numbers.values()}
-    assert {log.partition for log, _ in asked} == {0, 1}
-    assert None not in placed.values()
-    two = CopiedShards([CopiedLogs(shard.data_logs_file, content) for shard in split_in_two(source)])
-    assert {each: two.placed(*each) for each in asked} == placed
-    assert {log: two.next_offset(log) for log in ends} == ends
-    assert not any(two.is_open(*each) for each in asked)
-
-
-def test_shards_of_a_running_node_are_not_backed_up(source: Path, tmp_path: Path) -> None:
-    """They would be copied as of two moments, and a transaction over both torn: the sentence says what to do."""
-    with locked_directory(source):
-        for shard in split_in_two(source):
-            (shard.path / "last-run").write_text("some-boot open\n")
-        with pytest.raises(BackupRefused, match=r"has 2 shards, and those of a running node .* yet: stop the node"):
-            back_up(source, tmp_path / "target")
+    """Of a running node they would be of two moments; of a stopped one half of a transaction may be in a journal."""
+    split_in_two(source)
+    with locked_directory(source, processes=2) if is_running else nullcontext():
+        code, out, err = fairlog("backup", tmp_path / "target", "--data-dir", source)
+    assert (code, out) == (1, "")
+    assert f"{source} is spread over 2 shards, and a backup takes one shard as yet: stop the node, and copy" in err
     assert not (tmp_path / "target").exists()
 
 
-@pytest.mark.parametrize("ended", ["open", "lost", "", None])
-def test_shards_of_which_one_was_not_closed_are_not_backed_up(source: Path, tmp_path: Path, ended: str | None) -> None:
-    """Its journals may have records that are in no data log, however well the others ended."""
-    _, second = split_in_two(source)
-    (second.path / "last-run").unlink()
-    if ended is not None:
-        (second.path / "last-run").write_text(f"some-boot {ended}\n")
-    with pytest.raises(BackupRefused, match="the last one did not stop cleanly"):
-        back_up(source, tmp_path / "target")
+def test_copy_of_a_stopped_nodes_shards_is_verified(source: Path, tmp_path: Path, fairlog: FairlogCommand) -> None:
+    """It is what the refusal tells to make: the whole directory, with its journals."""
+    split_in_two(source)
+    shutil.copytree(source, tmp_path / "copy")
+    assert fairlog("verify", tmp_path / "copy")[0] == 0
 
 
 def test_backup_with_the_note_of_a_shard_of_another_run_is_refused(source: Path, tmp_path: Path) -> None:
@@ -138,20 +94,20 @@ def test_backup_with_the_note_of_a_shard_of_another_run_is_refused(source: Path,
         restore(backup)
 
 
-def test_failed_backup_of_two_shards_leaves_nothing(source: Path, tmp_path: Path) -> None:
-    """Also what was copied of the first one is gone."""
-    shards = split_in_two(source)
-    os.truncate(shards[1].data_logs_file, 8192)
-    with pytest.raises(BackupFailed):
-        back_up(source, tmp_path / "target")
-    assert list((tmp_path / "target").iterdir()) == []
+def add_a_shard(backup: Path, *, named: bool) -> None:
+    """Make a backup of two shards of it, which no program has made yet; `named`: its manifest names the second one."""
+    shutil.copytree(shard_in(backup).path, backup / "shards" / "1")
+    document = json.loads((backup / MANIFEST).read_text())
+    if named:
+        document["files"]["shards/1/datalog/data.mdb"] = document["files"]["shards/0/datalog/data.mdb"]
+    (backup / MANIFEST).write_text(json.dumps(document))
 
 
 def test_backup_of_two_shards_is_not_restored_yet(source: Path, tmp_path: Path) -> None:
     """A node serves one. It says so before it changes anything."""
-    split_in_two(source)
     backup = tmp_path / "backup"
     back_up(source, backup)
+    add_a_shard(backup, named=True)
     with pytest.raises(CorruptStorage, match="contains a backup of 2 shards, and a node serves one as yet"):
         restore(backup)
     assert (backup / MANIFEST).exists()
@@ -164,12 +120,9 @@ def test_backup_of_two_shards_is_not_restored_yet(source: Path, tmp_path: Path) 
 
 def test_shard_that_the_manifest_does_not_name_is_no_part_of_the_backup(source: Path, tmp_path: Path) -> None:
     """It was put there from elsewhere, or its name was taken away."""
-    split_in_two(source)
     backup = tmp_path / "backup"
     back_up(source, backup)
-    document = json.loads((backup / MANIFEST).read_text())
-    del document["files"]["shards/1/datalog/data.mdb"]
-    (backup / MANIFEST).write_text(json.dumps(document))
+    add_a_shard(backup, named=False)
     with pytest.raises(CorruptStorage, match=r"does not name shards/1/datalog/data\.mdb: the backup was changed"):
         restore(backup)
 

@@ -60,6 +60,14 @@ def copy_a_group_journal(shards: Shards) -> None:
     shutil.copytree(shards[0].group_journal(0), shards[1].group_journal(0))
 
 
+def misplace_a_group_journal(shards: Shards) -> None:
+    shards[1].group_journal(1).rename(shards[0].group_journal(1))
+
+
+def leave_a_third_shard(shards: Shards) -> None:
+    shutil.copytree(shards[1].data_logs, shards[0].path.parent / "2" / "datalog")
+
+
 def copy_the_data_logs(shards: Shards) -> None:
     shutil.rmtree(shards[1].data_logs)
     shutil.copytree(shards[0].data_logs, shards[1].data_logs)
@@ -93,6 +101,9 @@ PLANTED: list[tuple[Callable[[Shards], None], str]] = [
     (copy_a_group_journal, "shards/1/journals/group/0: has the number of shards/0/journals/group/0"),
     (copy_the_data_logs, "is in shards/0 and in shards/1"),
     (lose_a_shard, "-1: is missing, though its topic is served"),
+    (lose_a_shard, "shard 1: is missing, though it was started"),
+    (misplace_a_group_journal, "shards/0/journals/group/1: is not the place of group journal 1, which belongs to"),
+    (leave_a_third_shard, "shards/2: is none of the 2 shards of the cluster store"),
     (lose_a_shard, "group journal 1: is missing: what its transactions were answered is lost (invariant 5)"),
     (lose_all_shards, "has no shard"),
     (lose_the_data_logs, "shards/1/datalog/data.mdb"),

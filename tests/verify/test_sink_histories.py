@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -23,7 +24,17 @@ from coordinator.group_records import (
 from fairlog.verify.findings import Kind, Summary, Violation
 from fairlog.verify.journals import AppliedPart
 from fairlog.verify.transactions import LogView, check_transactions, committed_places, read_history
-from fairlog_types import ApplyNumber, LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
+from fairlog_types import (
+    ApplyNumber,
+    LeaderEpoch,
+    LogId,
+    Offset,
+    Placement,
+    ProducerEpoch,
+    ProducerId,
+    ShardNumber,
+    TxId,
+)
 
 A, B = (LogId.of_topic(UUID(int=1), partition) for partition in range(2))
 NAMES = {"a": A, "b": B}
@@ -207,3 +218,20 @@ def test_sinks_that_contradict_their_logs_are_found(case: str) -> None:
     with pytest.raises(AssertionError, match=what):
         assert not found, "\n".join(map(str, found))
     assert invariant in {violation.invariant for violation in found}
+
+
+def test_batch_that_one_shard_has_copied_and_another_one_holds_is_no_violation() -> None:
+    """Until SINK_COMMITTED; each shard has its own apply numbers. What is neither there nor held is a violation."""
+    first, second = txid(0, 0), txid(1, 0)
+    records: list[GroupRecord] = [begin(0, 0), begin(1, 0), prepare(0, {"a": 1, "b": 2}, {"a": 1})]
+    parts = {first: AppliedPart(0, 1, ApplyNumber(3)), second: AppliedPart(1, 1, ApplyNumber(3))}
+    copied = LogView("a", 2, parts, {}, open={})
+    holds = LogView("b", 0, {}, {}, shard=ShardNumber(1), open={first: 2})
+    history = read_history("journals/group/0", records)
+    assert list(check_transactions([history], {A: copied, B: holds}, Summary())) == []
+    placed = replace(holds, pending={first: AppliedPart(0, 2, ApplyNumber(7))}, open={})
+    assert list(check_transactions([history], {A: copied, B: placed}, Summary())) == []
+    lost = replace(holds, open={first: 1})
+    found = list(check_transactions([history], {A: copied, B: lost}, Summary()))
+    assert {each.kind for each in found} == {Kind.HALF_A_TRANSACTION}
+    assert any("batch 0 of sink 's': half of it is copied" in str(each) for each in found), found
