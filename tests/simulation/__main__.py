@@ -13,7 +13,7 @@ from collections import Counter
 from contextlib import nullcontext
 
 from tests.simulation.mutations import MUTATIONS, plant
-from tests.simulation.plan import Plan, draw
+from tests.simulation.plan import Plan, draw, draw_shards
 from tests.simulation.planting import staged
 from tests.simulation.shrinking import RUNS_MAX, shrink
 from tests.simulation.simulation import Outcome, run
@@ -30,6 +30,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--shrink-runs", type=int, default=RUNS_MAX, help="so many runs to make a failing one smaller")
     parser.add_argument("--no-faults", action="store_true", help="no crash, and nothing that fails")
     parser.add_argument("--staged", action="store_true", help="copy every transaction in stages, as if it were large")
+    parser.add_argument("--shards", action="store_true", help="several processes with a shard each, of a seed of its own")
     parser.add_argument("--mutations", action="store_true", help="plant each bug, and say which seed has found it")
     parser.add_argument("--mutation", metavar="NAME", help="plant this one")
     options = parser.parse_args(arguments)
@@ -37,12 +38,16 @@ def main(arguments: list[str]) -> int:
         return _check_mutations(options.seed, options.runs)
     with plant(options.mutation) if options.mutation else nullcontext(), staged() if options.staged else nullcontext():
         if options.only is not None or options.plan is not None:
-            plan = draw(options.only, faults=not options.no_faults) if options.only else Plan.from_json(options.plan)
+            plan = _draw(options, options.only) if options.only else Plan.from_json(options.plan)
             outcome = run(plan)
             _say("\n".join(outcome.transcript))
             _say(f"{plan.to_json()}\n{outcome.digest}: {outcome.violation or 'nothing found'}")
             return int(outcome.violation is not None)
         return _run_many(options)
+
+
+def _draw(options: argparse.Namespace, seed: str) -> Plan:
+    return (draw_shards if options.shards else draw)(seed, faults=not options.no_faults)
 
 
 def _run_many(options: argparse.Namespace) -> int:
@@ -52,7 +57,7 @@ def _run_many(options: argparse.Namespace) -> int:
     virtual_s = 0.0
     number = 0
     while number < runs if hours is None else time.monotonic() - started < hours * 3600:
-        outcome = run(draw(f"{seed}.{number}", faults=not options.no_faults))
+        outcome = run(_draw(options, f"{seed}.{number}"))
         number += 1
         totals.update(outcome.counts)
         virtual_s += outcome.virtual_s

@@ -15,11 +15,12 @@ from typing import TypeVar, cast
 
 import trio
 
-from fairlog_types import Offset
+from fairlog_types import LogId, Offset
 from tests.simulation.clients import NextTransaction, PlainProducer, StartOver, TransactionalProducer
 from tests.simulation.history import Batch, History, Transaction
 from tests.simulation.machine import Machine, Node
-from tests.simulation.network import Network
+from tests.simulation.network import Network, Where
+from tests.simulation.world import World
 
 T = TypeVar("T")
 
@@ -29,11 +30,17 @@ OPEN_MS = 20_000
 READ_EVERY_S = 0.005
 
 
-async def nobody_waits(machine: Machine, node: Node, history: History) -> None:
-    """For a transaction that is left open; else that is a violation. The node serves nobody else meanwhile."""
-    hung = _Writer(machine.world, _direct(machine, node), history, "hung", "hung")
-    other = _Writer(machine.world, _direct(machine, node), history, "beside", "beside")
-    plain = PlainProducer(machine.world, _direct(machine, node), history, "plain-beside")
+async def nobody_waits(
+    world: World, nodes: Sequence[Node], machines: Sequence[Machine], where: Where, history: History
+) -> None:
+    """For a transaction that is left open; else that is a violation. The nodes serve nobody else meanwhile.
+
+    There is one on each machine.
+    """
+    direct = cast("Network", _Direct(nodes, machines, where))
+    hung = _Writer(world, direct, history, "hung", "hung")
+    other = _Writer(world, direct, history, "beside", "beside")
+    plain = PlainProducer(world, direct, history, "plain-beside")
     hung.timeout_ms = OPEN_MS
     left_open = await hung.write()
     batches: list[Batch] = []
@@ -47,24 +54,26 @@ async def nobody_waits(machine: Machine, node: Node, history: History) -> None:
                 batch, data = plain.new_batch(log, None)
                 batches.append(batch)
                 await plain.send(batch, data, repeats=0)
-            await _read(node, history, batches)
+            await _read(nodes, where, history, batches)
             await hung.commit(left_open)
-            await _read(node, history, list(chain.from_iterable(left_open.batches.values())))
-            machine.world.count("open transactions that nobody waited for")
+            await _read(nodes, where, history, list(chain.from_iterable(left_open.batches.values())))
+            world.count("open transactions that nobody waited for")
             return
     except (StartOver, NextTransaction):
-        machine.world.violate(8, f"a request was refused {beside}")
+        world.violate(8, f"a request was refused {beside}")
     else:
         missing = ", ".join(batch.name for batch in batches if not history.has(batch))
         what = f"{missing}: not there" if missing else "not all is answered"
-        machine.world.violate(8, f"{what} after {BESIDE_S:.0f} s {beside}")
+        world.violate(8, f"{what} after {BESIDE_S:.0f} s {beside}")
 
 
-async def _read(node: Node, history: History, batches: Sequence[Batch]) -> None:
+async def _read(nodes: Sequence[Node], where: Where, history: History, batches: Sequence[Batch]) -> None:
     """Read everything until these are there."""
     while not all(history.has(batch) for batch in batches):
-        found = await node.read(dict.fromkeys(history.logs, Offset(0)))
-        history.view("a reader beside it", dict.fromkeys(history.logs, 0), found)
+        for at, node in enumerate(nodes):
+            logs = [log for log in history.logs if where.of_log(log) == at]
+            found = await node.read(dict.fromkeys(logs, Offset(0)))
+            history.view("a reader beside it", dict.fromkeys(logs, 0), found)
         await trio.sleep(READ_EVERY_S)
 
 
@@ -90,21 +99,32 @@ class _Writer(TransactionalProducer):
 
 
 class _Direct:
-    """In place of the network, and of one connection: the node is called, and answers."""
+    """In place of the network: the nodes are called, and answer."""
 
-    def __init__(self, machine: Machine, node: Node) -> None:
-        self.machine = machine
+    def __init__(self, nodes: Sequence[Node], machines: Sequence[Machine], where: Where) -> None:
+        self.machines = machines
+        self.where = where
+        self._nodes = nodes
+
+    async def connect(self, at: int = 0) -> _Called:
+        await trio.lowlevel.checkpoint()
+        return _Called(self._nodes[at])
+
+    def answered(self, what: str) -> None:
+        for machine in self.machines:
+            machine.answered(what)
+
+    def start_of(self, log: LogId) -> int:
+        return self.machines[self.where.of_log(log)].durable.starts
+
+
+class _Called:
+    """In place of a connection."""
+
+    def __init__(self, node: Node) -> None:
         self._node = node
         self._ordinal = next(node.connections)
-
-    async def connect(self) -> _Direct:
-        await trio.lowlevel.checkpoint()
-        return self
 
     async def ask(self, _what: str, request: Callable[[Node, int], Awaitable[T]]) -> T:
         """Nothing is lost, and nothing is late."""
         return await request(self._node, self._ordinal)
-
-
-def _direct(machine: Machine, node: Node) -> Network:
-    return cast("Network", _Direct(machine, node))

@@ -53,20 +53,28 @@ class Client:
         self.history = history
         self.name = name
         self.rng = world.stream(f"client {name}")
-        self._connection: Connection | None = None
+        self.at = 0
+        """Of several machines: which one it asks, if not another one is named."""
+        self._connections: dict[int, Connection] = {}
 
-    async def ask(self, what: str, request: Callable[[Node, int], Awaitable[T]]) -> T:
+    async def ask(self, what: str, request: Callable[[Node, int], Awaitable[T]], *, at: int | None = None) -> T:
         """Raises Unanswered."""
-        if self._connection is None:
-            self._connection = await self.network.connect()
         try:
-            answer = await self._connection.ask(f"{self.name}: {what}", request)
+            answer = await self._ask(what, request, self.at if at is None else at)
         except Unanswered:
-            self._connection = None
             self.world.note(self.name, f"{what}: no answer")
             raise
         self.world.note(self.name, f"{what}: {said(answer)}")
         return answer
+
+    async def _ask(self, what: str, request: Callable[[Node, int], Awaitable[T]], at: int) -> T:
+        if at not in self._connections:
+            self._connections[at] = await self.network.connect(at)
+        try:
+            return await self._connections[at].ask(f"{self.name}: {what}", request)
+        except Unanswered:
+            del self._connections[at]
+            raise
 
     async def ask_again(self, what: str, request: Callable[[Node, int], Awaitable[T]]) -> T:
         """Ask until it is answered. Raises Unanswered if it is not, for long."""
@@ -122,6 +130,7 @@ class Producer(Client):
                 answer = await self.ask(
                     f"produce {batch.name} to {log_name(batch.log)}",
                     lambda node, _: node.produce(transactional_id, batch.log, bytearray(data)),
+                    at=self.network.where.of_log(batch.log),
                 )
             except Unanswered:
                 if attempt == repeats:
@@ -131,7 +140,7 @@ class Producer(Client):
                 batch.refused = attempt == 0 and answer is not RefusedAppend.DUPLICATE_FORGOTTEN
             else:
                 batch.acknowledged = True
-                self.network.machine.answered("produced")
+                self.network.answered("produced")
                 if batch.transaction is None:
                     batch.offset = answer.base_offset
                 if self.producer_id >= 0:
@@ -173,6 +182,7 @@ class TransactionalProducer(Producer):
     def __init__(self, world: World, network: Network, history: History, name: str, transactional_id: str) -> None:
         super().__init__(world, network, history, name)
         self.transactional_id = transactional_id
+        self.at = network.where.of_id(transactional_id)
         self.timeout_ms = self.rng.choice((80, 150, 1000))
         self._count = 0
 
@@ -198,7 +208,7 @@ class TransactionalProducer(Producer):
             if isinstance(answer, Granted):
                 self.producer_id, self.epoch, self.sequences = answer.producer_id, answer.epoch, {}
                 self.history.granted(answer.producer_id, answer.epoch)
-                self.network.machine.answered("granted")
+                self.network.answered("granted")
                 return
             if answer is not Refusal.CONCURRENT:
                 self.producer_id, self.epoch = -1, -1
@@ -209,7 +219,7 @@ class TransactionalProducer(Producer):
         with self.history.deadlines.ending(self.transactional_id) as ending:
             answer = await request(node, connection)
             ending.changed_nothing = answer in WITHOUT_A_TRACE
-        if isinstance(answer, Granted) and not self.world.crashed:
+        if isinstance(answer, Granted) and not node.world.crashed:
             self.history.deadlines.granted(answer.producer_id, answer.epoch)
         return answer
 
@@ -249,12 +259,13 @@ class TransactionalProducer(Producer):
         async def add(node: Node, connection: int) -> Mapping[LogId, Refusal | None] | Refusal:
             if transaction.began_after_s is None:
                 transaction.began_after_s = trio.current_time()
+            starts = {log: self.network.start_of(log) for log in logs}
             answer = await node.coordinator.add_logs(self.transactional_id, producer_id, epoch, tuple(logs), connection)
-            if self.world.crashed:
+            if node.world.crashed:
                 return answer
             if not isinstance(answer, Refusal):
                 for log in logs:
-                    if answer[log] is None:
+                    if answer[log] is None and starts[log] == self.network.start_of(log):
                         self.history.has_begun(log, producer_id, epoch)
                 if any(why is None for why in answer.values()):
                     transaction.began_in = transaction.began_in or node.number
@@ -300,7 +311,7 @@ class TransactionalProducer(Producer):
             with self.history.deadlines.ending(self.transactional_id) as ending:
                 answer = await node.coordinator.end(self.transactional_id, producer_id, epoch, commit, connection)
                 ending.changed_nothing = answer in WITHOUT_A_TRACE
-            if answer is Refusal.FENCED and not self.world.crashed:
+            if answer is Refusal.FENCED and not node.world.crashed:
                 self.history.deadlines.is_fenced(producer_id, epoch)
             return answer
 
@@ -317,7 +328,7 @@ class TransactionalProducer(Producer):
                 self.world.count("commits" if commit else "aborts")
                 if commit and self._went_on_over_a_kill(transaction):
                     self.world.count("transactions that went on over a kill and committed")
-                self.network.machine.answered("committed" if commit else "aborted")
+                self.network.answered("committed" if commit else "aborted")
                 return
             if answer is Refusal.CONCURRENT and not unanswered:
                 await trio.sleep(0.01)
@@ -333,7 +344,7 @@ class TransactionalProducer(Producer):
         """Between its first request that was answered, and the first one that asked for its commit."""
         began_in, asked_in = transaction.began_in, transaction.asked_in
         assert asked_in is not None
-        ends = self.network.machine.ended_by
+        ends = self.network.machines[self.at].ended_by
         return began_in is not None and "kill" in [ends.get(start) for start in range(began_in, asked_in)]
 
 
@@ -363,7 +374,7 @@ class PatientProducer(TransactionalProducer):
             raise StartOver
         await trio.sleep(self.rng.choice((0.0, 0.05, 0.3, self.timeout_ms / 1000)) * self.rng.random())
         if self.rng.random() < 0.5:
-            self._connection = None  # whoever commits is not who wrote
+            self._connections.pop(self.at, None)  # whoever commits is not who wrote
         await self._end(transaction, commit=self.rng.random() < 0.9)
 
     async def _produce(self, transaction: Transaction, log: LogId) -> None:
@@ -397,7 +408,7 @@ class NextTransaction(Exception):
 
 
 class Reader(Client):
-    """Reads all logs, again and again, each time in one cut, from where it is."""
+    """Reads all logs, again and again, each time those of one machine in one cut, from where it is."""
 
     async def run(self) -> None:
         while not self.done:
@@ -411,7 +422,9 @@ class Reader(Client):
                 continue
 
     async def _read(self, indexes: dict[LogId, int], offsets: dict[LogId, Offset]) -> None:
-        asked = dict(offsets)
+        log = self.rng.choice(self.history.logs) if len(self.network.machines) > 1 else self.history.logs[0]
+        at = self.network.where.of_log(log)
+        asked = {log: offset for log, offset in offsets.items() if self.network.where.of_log(log) == at}
 
         async def read(node: Node, _: int) -> dict[LogId, list[bytes]]:
             try:
@@ -419,16 +432,10 @@ class Reader(Client):
             except StorageFailure as failure:
                 raise EffectUnknown(str(failure)) from failure
 
-        if self._connection is None:
-            self._connection = await self.network.connect()
-        try:
-            found = await self._connection.ask(f"{self.name}: read", read)
-        except Unanswered:
-            self._connection = None
-            raise
+        found = await self._ask("read", read, at)
         indexes.update(self.history.view(self.name, indexes, found))
-        self.network.machine.answered("read")
-        for log in offsets:
+        self.network.answered("read")
+        for log in asked:
             offsets[log] = self.history.end(log, indexes[log])
 
 

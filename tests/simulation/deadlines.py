@@ -100,10 +100,7 @@ class Deadlines:
     def after_start(self, node: Node) -> None:
         """Behind a recovery, before anything is served."""
         when = f"after start {node.number}"
-        for producer_id, epoch in self._granted.items():
-            found = node.coordinator.epoch_of(producer_id)
-            if found is not None and found < epoch:
-                self._world.violate(9, f"{when}: producer {producer_id} is in epoch {found}, and was granted {epoch}")
+        self.grants_after_start(node, when)
         if not node.tail_kept:
             self._open.clear()
             self._fenced.clear()
@@ -113,6 +110,13 @@ class Deadlines:
             if found is not None and found <= epoch:
                 self._world.violate(9, f"{when}: epoch {epoch} of producer {producer_id} was fenced, and is not now")
         self.look(node, when)
+
+    def grants_after_start(self, node: Node, when: str) -> None:
+        """What was granted stays granted."""
+        for producer_id, epoch in self._granted.items():
+            found = node.coordinator.epoch_of(producer_id)
+            if found is not None and found < epoch:
+                self._world.violate(9, f"{when}: producer {producer_id} is in epoch {found}, and was granted {epoch}")
 
     def look(self, node: Node, when: str) -> None:
         now_s = self._world.clock.current_time()

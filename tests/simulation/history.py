@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from datalog.batch import parse_stored_header
 from fairlog_types import LogId, Offset, Placement
@@ -77,12 +78,20 @@ class Transaction:
         return self.name
 
 
+class Answered(NamedTuple):
+    """What was answered as done, at some moment."""
+
+    transactions: Sequence[Transaction]
+    plain: Sequence[Batch]
+
+
 class History:
     """All clients' and readers' memory."""
 
-    def __init__(self, world: World, logs: Sequence[LogId]) -> None:
+    def __init__(self, world: World, logs: Sequence[LogId], *, group_separator: str = "") -> None:
         self._world = world
         self.logs = logs
+        self._group_separator = group_separator
         self.deadlines = Deadlines(world)
         self._sent: dict[bytes, Batch] = {}
         self.seen: dict[LogId, list[Batch]] = {log: [] for log in logs}
@@ -148,7 +157,7 @@ class History:
             ends[log] = index
         for transaction in touched:
             for log, batches in transaction.batches.items():
-                for batch in batches:
+                for batch in batches if log in ends else ():
                     place = self._place.get(batch)
                     if place is None or place >= ends[log]:
                         self._violate(
@@ -252,38 +261,50 @@ class History:
 
     # --- what has to be there ---
 
-    def settled(self, when: str, ends: Mapping[LogId, int]) -> None:
-        """Behind a recovery, with a view from the beginning: all that was answered, and all that was seen, is there."""
+    def answered(self) -> Answered:
+        """What was answered as done so far."""
+        transactions = [it for it in self.transactions if it.committed]
+        return Answered(transactions, [batch for batch in self.plain if batch.acknowledged])
+
+    def settled(self, when: str, ends: Mapping[LogId, int], answered: Answered | None = None) -> None:
+        """Behind a recovery, with a view from the beginning: all that was answered, and all that was seen, is there.
+
+        Of the logs that are in the view. `answered` is what was answered when that start began, if others serve beside.
+        """
+        answered = answered or self.answered()
         for log, row in self.seen.items():
-            if ends[log] < len(row):
+            if log in ends and ends[log] < len(row):
                 self._violate(
                     5, f"{when}: {row[ends[log]].name} is gone from {log_name(log)}, where it was read before"
                 )
                 return
-        for transaction in self.transactions:
-            if transaction.committed:
-                for batches in transaction.batches.values():
-                    for batch in batches:
-                        if batch not in self._place:
-                            what = f"{batch.name} of {transaction.name}, whose commit was answered"
-                            self._violate(5, f"{when}: {what}, is missing from {log_name(batch.log)}")
-                            return
-        for batch in self.plain:
-            if batch.acknowledged and batch not in self._place:
+        for transaction in answered.transactions:
+            for batches in transaction.batches.values():
+                for batch in batches:
+                    if batch.log in ends and batch not in self._place:
+                        what = f"{batch.name} of {transaction.name}, whose commit was answered"
+                        self._violate(5, f"{when}: {what}, is missing from {log_name(batch.log)}")
+                        return
+        for batch in answered.plain:
+            if batch.log in ends and batch not in self._place:
                 self._violate(5, f"{when}: {batch.name}, which was answered, is missing from {log_name(batch.log)}")
                 return
         self._check_batches(when)
         self._check_order(when)
 
-    def fences(self, when: str, known: Mapping[LogId, Mapping[int, int]] | None) -> None:
-        """Behind a recovery: which producers each log knows, by what epoch; None if the system has lost what it held.
+    def fences(
+        self, when: str, logs: Sequence[LogId], known: Mapping[LogId, Mapping[int, int]] | None
+    ) -> None:
+        """Behind a recovery: which producers each of these logs knows, by what epoch; None if it has lost what it held.
 
         Nobody waits until a fence is on disk: what its transaction writes, and its end, stand behind it in the journal.
         """
         if known is None:
-            self._begun.clear()
+            self._begun = {key: epoch for key, epoch in self._begun.items() if key[0] not in logs}
             return
         for (log, producer_id), epoch in self._begun.items():
+            if log not in known:
+                continue
             found = known[log].get(producer_id, -1)
             if found < epoch:
                 where = f"{log_name(log)}, where it has begun a transaction in epoch {epoch}"
@@ -313,14 +334,14 @@ class History:
         return tuple(places)
 
     def _check_order(self, when: str) -> None:
-        """Invariant 6: what stands before what, of the transactions of one id, is the same in every log."""
+        """Invariant 6: what stands before what, of the transactions of one group, is the same in every log."""
         before: dict[tuple[Transaction, Transaction], None] = {}
         for row in self.seen.values():
             last: dict[str, list[Transaction]] = {}
             for batch in row:
                 transaction = batch.transaction
                 if transaction is not None:
-                    order = last.setdefault(transaction.transactional_id, [])
+                    order = last.setdefault(self._group_of(transaction), [])
                     if not order or order[-1] is not transaction:
                         order.append(transaction)
             for order in last.values():
@@ -330,6 +351,10 @@ class History:
             if (second, first) in before:
                 self._violate(6, f"{when}: {first.name} and {second.name} stand in one order here, in another there")
                 return
+
+    def _group_of(self, transaction: Transaction) -> str:
+        name = transaction.transactional_id
+        return name.partition(self._group_separator)[0] if self._group_separator else name
 
     def _violate(self, invariant: int, what: str) -> None:
         self._world.violate(invariant, what)

@@ -41,8 +41,8 @@ from journal.segment import base_of
 from partition.answers import Appended, DuplicateOf, RefusedAppend
 from partition.modes import JOURNAL, TransactionMode
 from partition.partition import Partition
-from shard.directory import FIRST_SHARD, shard_directory
-from shard.shard import Shard, ShardSettings, ShardStorage, open_shard
+from shard.directory import FIRST_SHARD, ShardDirectory, shard_directory
+from shard.shard import Neighbours, Shard, ShardSettings, ShardStorage, open_shard
 from tests.simulation.disk import Disk
 from tests.simulation.memory_lmdb import MemoryEnvironment, open_memory_logs
 from tests.simulation.plan import Death, Plan
@@ -141,6 +141,7 @@ class Node:
     serving: trio.Nursery
     tail_kept: bool
     """The run before this one has left all that it had written."""
+    world: World
     offsets: CommittedOffsets | None = None
     serves_since_s: float = field(default_factory=trio.current_time)
     connections: itertools.count[int] = field(default_factory=itertools.count)
@@ -215,24 +216,31 @@ class Machine:
         mode: TransactionMode = JOURNAL,
         settings: CoordinatorSettings = SETTINGS,
         make_offsets: MakeOffsets | None = None,
+        directory: ShardDirectory = SHARD,
+        workers: Workers | None = None,
     ) -> None:
-        """`logs` are of `mode`; with `make_offsets`, each node has committed offsets as well."""
+        """`logs` are of `mode`; with `make_offsets`, each node has committed offsets as well.
+
+        `directory` and `workers` are given where several machines stand for the processes of one (`shards`).
+        """
         self.world = world
         self.plan = plan
         self.logs = logs
         self._mode = mode
         self._settings = settings
         self._make_offsets = make_offsets
+        self.directory = directory
         self.durable = Durable()
+        self.producer_ids = ProducerIds(self.durable)
         self.node: Node | None = None
         self.ended_by: dict[int, str] = {}
         """How each start has ended so far: power cut, kill, stop, or refused."""
         self.came_up = trio.Event()
         """Set while a node serves."""
-        self.workers = Workers(world, pause_probability=plan.pause_probability)
-        disk = Disk()
-        disk.make_root(ROOT)
-        self.calls = SystemCalls(world, disk, slow_sync_s=plan.slow_sync_s)
+        self.workers = workers or Workers(world, pause_probability=plan.pause_probability)
+        disk, root = Disk(), str(directory.data_dir)
+        disk.make_root(root)
+        self.calls = SystemCalls(world, disk, slow_sync_s=plan.slow_sync_s, root=root, number=directory.number)
         self.calls.maybe_pause = self.workers.maybe_pause
         self.calls.may_delete = self._may_delete
         self.env = MemoryEnvironment(at_commit=self._at_commit, fails=self._commit_fails)
@@ -245,7 +253,7 @@ class Machine:
         self._after = disk, self.env
         self._steps_left: int | None = None
         self._where = ""
-        self._failpoints = _Failpoints(self, Death("stop", 0))
+        self._failpoints = Failpoints(self, Death("stop", 0))
         self._kind = "kill"
         self._clock_offset_ms = 0
         world.on_crash = self._crash
@@ -291,10 +299,14 @@ class Machine:
     def arm(self, death: Death) -> None:
         """How and where the next death comes; if its place is not reached, it comes when its time is up."""
         self._kind = death.kind
-        self._failpoints = _Failpoints(self, death)
-        failpoints._armed = self._failpoints  # type: ignore[assignment]
+        self._failpoints = Failpoints(self, death)
+        self.watch_failpoints(self._failpoints)
         self.calls.die_at_call = death.at_call
         self._steps_left, self._where = death.at_step, f"at step {death.at_step}"
+
+    def watch_failpoints(self, watcher: Failpoints | None) -> None:
+        """Let it be asked at each of the node's failpoints."""
+        failpoints._armed = watcher  # type: ignore[assignment]
 
     def die(self, kind: str) -> None:
         """Now, if a node runs: `kind` is a power cut or a kill."""
@@ -360,7 +372,7 @@ class Machine:
                 self.ended_by[self.durable.starts] = "refused"
         self._life = None
         self.calls.die_at_call = self._steps_left = None
-        failpoints._armed = None
+        self.watch_failpoints(None)
         if world.crashed:
             world.note("machine", self._died)
             world.count(self._kind)
@@ -383,11 +395,12 @@ class Machine:
         after_recovery: Callable[[Node], Awaitable[None]],
     ) -> None:
         world, durable = self.world, self.durable
-        async with self._open(machine) as (shard, index, last_run):
+        async with self._open(machine) as (shard, index, last_run), AsyncExitStack() as hearing:
             await shard.lead(self.logs, self._mode)
             offsets = None if self._make_offsets is None else self._make_offsets(shard, index)
             if offsets is not None:
                 await shard.lead(offsets.logs())
+            await hearing.enter_async_context(self.hearing(shard))
             await shard.recover(tail_kept=last_run.tail_kept)
             async with trio.open_nursery(strict_exception_groups=True) as background:
                 background.start_soon(shard.partitions.run)
@@ -397,7 +410,7 @@ class Machine:
                     await offsets.load()
                 background.start_soon(shard.coordinator.run)
                 async with self._serving(), trio.open_nursery(strict_exception_groups=True) as serving:
-                    node = Node(durable.starts, shard, serving, last_run.tail_kept, offsets)
+                    node = Node(durable.starts, shard, serving, last_run.tail_kept, world, offsets)
                     world.count("recoveries")
                     world.note("node", f"start {durable.starts} serves, tail kept: {last_run.tail_kept}")
                     await after_recovery(node)
@@ -423,6 +436,15 @@ class Machine:
         world.count("stops")
 
     @asynccontextmanager
+    async def hearing(self, _shard: Shard) -> AsyncIterator[None]:
+        """While it hears other shards: this one is alone."""
+        yield
+
+    def neighbours(self) -> Neighbours | None:
+        """The other shards: there are none."""
+        return None
+
+    @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
         try:
             yield
@@ -440,7 +462,7 @@ class Machine:
         durable.starts += 1
         last_run = LastRun(durable, self.world)
         index = OffsetIndex(self.now_ms)
-        data_logs = open_memory_logs(SHARD.data_logs, self.env)
+        data_logs = open_memory_logs(self.directory.data_logs, self.env)
         data_logs._write_lock = CooperativeLock()  # type: ignore[assignment]
         flusher = SimulatedFlusher(self.workers, machine, self.calls, ring=plan.ring, watcher=last_run)
 
@@ -451,7 +473,7 @@ class Machine:
             stack.push_async_callback(_closed, partial(trio.to_thread.run_sync, data_logs.close))
             shard = await stack.enter_async_context(
                 open_shard(
-                    SHARD,
+                    self.directory,
                     ShardStorage(data_logs, flusher),
                     ShardSettings(
                         fsync=Fsync.COMMIT,
@@ -463,11 +485,12 @@ class Machine:
                         coordinator=self._settings,
                     ),
                     leader_epoch=LeaderEpoch(durable.starts),
-                    producer_ids=ProducerIds(durable),
+                    producer_ids=self.producer_ids,
                     begun=durable.group_journals_begun,
                     note_begun=note_begun,
                     offsets_decided=index.decided,
                     now_ms=self.now_ms,
+                    neighbours=self.neighbours(),
                 )
             )
             yield shard, index, last_run
@@ -477,7 +500,7 @@ class Machine:
     def _may_delete(self, path: str) -> None:
         """A local journal's segment goes: whatever a power cut left of the data logs must not need it."""
         segment = Path(path)
-        if base_of(segment.name) is None or segment.parent.parent != SHARD.local_journals:
+        if base_of(segment.name) is None or segment.parent.parent != self.directory.local_journals:
             return
         later = [base for name in self.calls.disk.children(str(segment.parent)) if (base := base_of(name)) is not None]
         end = min((base for base in later if base > (base_of(segment.name) or 0)), default=None)
@@ -488,7 +511,7 @@ class Machine:
                 self.world.violate(11, f"{segment.name} of {segment.parent.name} goes, but {needed_from} is needed")
 
 
-class _Failpoints:
+class Failpoints:
     """What `journal.failpoints` calls at each point: it may be where the machine dies."""
 
     name = ""

@@ -10,14 +10,15 @@ What TCP excludes does not happen: nothing is doubled or reordered within one co
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 import trio
 
+from fairlog_types import LogId
 from tests.simulation.machine import PATIENCE_S, EffectUnknown, Machine, Node
 from tests.simulation.plan import Plan
-from tests.simulation.world import World
+from tests.simulation.world import CURRENT, World
 
 T = TypeVar("T")
 
@@ -32,6 +33,25 @@ class _Box(Generic[T]):
     def __init__(self) -> None:
         self.answer: list[T] = []
         self.came = trio.Event()
+
+
+class Where(Protocol):
+    """Which machine serves what, by its number."""
+
+    def of_log(self, log: LogId) -> int: ...
+
+    def of_id(self, transactional_id: str) -> int: ...
+
+
+class _AtTheOne:
+    def of_log(self, _log: LogId) -> int:
+        return 0
+
+    def of_id(self, _transactional_id: str) -> int:
+        return 0
+
+
+AT_THE_ONE = _AtTheOne()
 
 
 class Connection:
@@ -59,21 +79,35 @@ class Connection:
 class Network:
     """All connections of one run. `nursery` holds what is on its way."""
 
-    def __init__(self, world: World, plan: Plan, machine: Machine, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, world: World, plan: Plan, machines: Sequence[Machine], nursery: trio.Nursery, where: Where = AT_THE_ONE
+    ) -> None:
+        """`where` says which of several machines serves what."""
         self.nursery = nursery
-        self.machine = machine
+        self.machines = machines
+        self.where = where
         self._world = world
         self._plan = plan
         self._rng = world.stream("network")
 
-    async def connect(self) -> Connection:
-        """A connection to the node, as soon as there is one."""
+    async def connect(self, at: int = 0) -> Connection:
+        """A connection to the node on that machine, as soon as there is one."""
+        machine = self.machines[at]
         while True:
             await trio.sleep(0.0005 * self._rng.random())
-            node = self.machine.node
+            node = machine.node
             if node is not None:
                 return Connection(self, node)
-            await self.machine.came_up.wait()
+            await machine.came_up.wait()
+
+    def answered(self, what: str) -> None:
+        """A client has an answer."""
+        for machine in self.machines:
+            machine.answered(what)
+
+    def start_of(self, log: LogId) -> int:
+        """How often the machine that has this log was started."""
+        return self.machines[self.where.of_log(log)].durable.starts
 
     def notices_hang_up(self) -> bool:
         return self._rng.random() < 0.5
@@ -109,6 +143,7 @@ class Network:
         scope: trio.CancelScope,
     ) -> None:
         node = connection.node
+        CURRENT.set(node.world)
         self._world.count("requests")
         with scope:
             try:

@@ -21,6 +21,16 @@ ANSWERS = ("client.committed", "client.committed", "client.aborted", "client.pro
 """And when a client has just been answered: what it knows then must survive."""
 
 
+OF_MESSAGES = (
+    *("said.PrepareAll", "heard.PrepareAll", "said.Prepared", "heard.Prepared"),
+    *("said.ApplyAll", "heard.ApplyAll", "said.tuple", "heard.tuple"),
+    *("said.SaidAll", "heard.SaidAll", "said.Resume", "heard.Resume", "said.Resumed", "heard.Resumed"),
+    *("said.Begin", "heard.Begin", "said.Begun", "heard.Begun", "said.DiscardTransaction", "heard.DiscardTransaction"),
+    *("said.Hello", "heard.Hello", "said.Welcome", "heard.Welcome"),
+)
+"""And, of several shards, when one has said something to another one, and when that hears it (a tuple: what is visible)."""
+
+
 PATIENCE_S = 0.5
 """By then the place at which a death is planned has been reached, or will not be soon."""
 
@@ -40,6 +50,10 @@ class Death:
     """So many steps of the event loop behind the point."""
     down_s: float = 0.0
     """Until the next start."""
+    shard: int = 0
+    """Whose death it is."""
+    everywhere: bool = False
+    """A power cut takes the other shards with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +90,17 @@ class Plan:
     """Of each part of a commit of the data logs."""
     patient: int = 0
     """Transactional producers that rest before they commit, and go on after a refusal."""
+
+    shards: int = 1
+    """So many processes, with a shard each."""
+    lost_messages: float = 0.0
+    """The share of the messages between shards that is lost."""
+    late_messages: float = 0.0
+    doubled_messages: float = 0.0
+    cut_ways: float = 0.0
+    """How likely it is, at any time, that one shard does not reach another one for a while."""
+    suspensions: float = 0.0
+    """How likely it is that a process is suspended for a while."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -125,18 +150,68 @@ def draw(seed: str, *, faults: bool = True) -> Plan:
     if patient:
         deaths = tuple(replace(death, down_s=_draw_down_s(of_patient)) for death in plan.deaths)
         plan = replace(plan, patient=patient, deaths=deaths)
-    if faults:
-        return plan
+    return plan if faults else _without_faults(plan)
+
+
+def _without_faults(plan: Plan) -> Plan:
     return replace(
         plan,
-        deaths=tuple(Death("stop", death.after_s) for death in plan.deaths),
+        deaths=tuple(Death("stop", death.after_s, shard=death.shard) for death in plan.deaths),
         lost_requests=0.0,
         late_requests=0.0,
         write_error=0.0,
         sync_error=0.0,
         disk_full=0.0,
         commit_error=0.0,
+        lost_messages=0.0,
+        late_messages=0.0,
+        doubled_messages=0.0,
+        cut_ways=0.0,
+        suspensions=0.0,
     )
+
+
+def draw_shards(seed: str, *, faults: bool = True) -> Plan:
+    """The plan of a seed for several shards; see `draw`."""
+    rng = Random(f"{seed}/plan of shards")
+    shards = rng.choice((2, 2, 3))
+    transactional = rng.randint(2, 5)
+    deaths = [_draw_death_of(rng, shard) for shard in range(shards) for _ in range(rng.randint(1, 5))]
+    failing = rng.random() < 0.15
+    plan = Plan(
+        seed=seed,
+        shards=shards,
+        logs=rng.randint(shards, 6),
+        transactional=transactional,
+        rivals=rng.choice((0, 0, 1, transactional)),
+        plain=rng.randint(0, 1),
+        readers=rng.randint(1, 2),
+        patient=rng.choice((0, 0, 1)),
+        deaths=tuple(deaths),
+        segment_bytes=rng.choice((12 * 1024, 16 * 1024, 64 * 1024)),
+        group_journals=shards * rng.randint(1, 2),
+        ring=rng.random() < 0.7,
+        pause_probability=rng.choice((0.0, 0.0, 0.05, 0.3)),
+        slow_sync_s=rng.choice((0.0005, 0.005, 0.05)),
+        lost_requests=rng.choice((0.0, 0.02, 0.1)),
+        late_requests=rng.choice((0.0, 0.02, 0.1)),
+        write_error=rng.choice((0.0, 0.0, 0.002)) if failing else 0.0,
+        sync_error=rng.choice((0.0, 0.01)) if failing else 0.0,
+        commit_error=rng.choice((0.0, 0.003)) if failing else 0.0,
+        lost_messages=rng.choice((0.0, 0.02, 0.2)),
+        late_messages=rng.choice((0.0, 0.1, 0.3)),
+        doubled_messages=rng.choice((0.0, 0.1, 0.5)),
+        cut_ways=rng.choice((0.0, 0.0, 0.2)),
+        suspensions=rng.choice((0.0, 0.0, 0.1)),
+    )
+    return plan if faults else _without_faults(plan)
+
+
+def _draw_death_of(rng: Random, shard: int) -> Death:
+    death = replace(_draw_death(rng), shard=shard, down_s=_draw_down_s(rng), everywhere=rng.random() < 0.4)
+    if death.at_point is None or rng.random() < 0.4:
+        return death
+    return replace(death, at_point=rng.choice(OF_MESSAGES), nth=rng.randint(1, 6))
 
 
 def _draw_down_s(rng: Random) -> float:

@@ -61,7 +61,8 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
             if least <= fewer < value:
                 yield replace(plan, **{field: fewer})
     kinder = "lost_requests", "late_requests", "write_error", "sync_error", "commit_error", "disk_full"
-    for field in (*kinder, "pause_probability"):
+    of_shards = "lost_messages", "late_messages", "doubled_messages", "cut_ways", "suspensions"
+    for field in (*kinder, *of_shards, "pause_probability"):
         if getattr(plan, field):
             yield replace(plan, **{field: 0.0})
     if plan.ring:

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 from unittest import mock
 from uuid import UUID
 
@@ -27,6 +26,7 @@ import trio
 import trio.testing
 
 import coordinator.housekeeping
+import shard.links
 from copier.reclaim import Reclaimer
 from fairlog_types import CorruptStorage, LogId, Offset
 from tests.simulation.beside import nobody_waits
@@ -34,14 +34,12 @@ from tests.simulation.clients import Client, PatientProducer, PlainProducer, Rea
 from tests.simulation.deadlines import watch
 from tests.simulation.history import History
 from tests.simulation.machine import Machine, Node
-from tests.simulation.network import Network
+from tests.simulation.network import AT_THE_ONE, Network
 from tests.simulation.plan import Death, Plan
+from tests.simulation.shards import run_shards
 from tests.simulation.sinks import Checkpoint, Driver
+from tests.simulation.stuck import VIRTUAL_S_MAX, Stuck, stop_when_stuck
 from tests.simulation.world import Violation, World
-
-VIRTUAL_S_MAX = 2000.0
-"""No run takes so long by its own clock, unless somebody waits for ever."""
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -61,10 +59,6 @@ class Outcome:
         return self.counts.get("power cut", 0) + self.counts.get("kill", 0)
 
 
-class _Stuck(BaseException):
-    """Time goes on, and nothing else."""
-
-
 class Scheduler(trio.abc.Instrument):
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -79,10 +73,10 @@ def run(plan: Plan) -> Outcome:
     started = time.perf_counter()
     with deterministic(world):
         try:
-            trio.run(_run, world, plan, clock=world.clock)
-        except (_Stuck, trio.TrioInternalError) as error:
+            trio.run(_run if plan.shards == 1 else run_shards, world, plan, clock=world.clock)
+        except (Stuck, trio.TrioInternalError) as error:
             cause = error.__cause__ if isinstance(error, trio.TrioInternalError) else error
-            if not isinstance(cause, _Stuck):
+            if not isinstance(cause, Stuck):
                 raise
             world.clock._real_clock = time.perf_counter
             world.violation = world.violation or Violation(8, "the run does not come to an end")
@@ -119,6 +113,7 @@ def deterministic(world: World) -> Iterator[None]:
             mock.patch.object(secrets, "randbits", bits),
             mock.patch.object(coordinator.housekeeping, "SNAPSHOT_BYTES_MIN", 3000),
             mock.patch.dict(Reclaimer.__init__.__kwdefaults__, interval_s=0.1),
+            mock.patch.object(shard.links, "REPEAT_AFTER_S", 0.05),
         ):
             yield
     finally:
@@ -134,10 +129,10 @@ async def _run(world: World, plan: Plan) -> None:
     machine = Machine(world, plan, logs)
     history = History(world, logs)
     trio.lowlevel.add_instrument(Scheduler(machine))
-    trio.lowlevel.spawn_system_task(_watch, world)
+    trio.lowlevel.spawn_system_task(stop_when_stuck, world)
     with machine.calls.installed(), machine.workers.installed(), world.finished:
         async with trio.open_nursery() as nursery:
-            network = Network(world, plan, machine, nursery)
+            network = Network(world, plan, [machine], nursery)
             clients = _clients(world, plan, network, history)
             running = trio.Event()
 
@@ -184,9 +179,10 @@ async def _run_once(machine: Machine, history: History, death: Death, until: tri
         ends = history.view(f"start {node.number}", starts, found)
         history.settled(f"after start {node.number}", ends)
         history.deadlines.after_start(node)
-        history.fences(f"after start {node.number}", node.producers(history.logs) if node.tail_kept else None)
+        known = node.producers(history.logs) if node.tail_kept else None
+        history.fences(f"after start {node.number}", history.logs, known)
         if last:
-            await nobody_waits(machine, node, history)
+            await nobody_waits(machine.world, [node], [machine], AT_THE_ONE, history)
 
     await machine.run_node(death, until=until, after_recovery=judge)
 
@@ -202,28 +198,3 @@ async def _disturb(machine: Machine, plan: Plan) -> None:
         await trio.sleep(0.05 * rng.random())
 
 
-async def _watch(world: World) -> None:
-    """Time passes also when all others wait; and not for ever: then the event loop is stopped where it stands."""
-    await trio.sleep(VIRTUAL_S_MAX)
-    world.transcript += _waiting(trio.lowlevel.current_root_task())
-
-    def stuck() -> float:
-        raise _Stuck
-
-    world.clock._real_clock = stuck
-
-
-def _waiting(task: trio.lowlevel.Task | None, indent: int = 0) -> list[str]:
-    """What each task waits for, as a tree."""
-    if task is None:
-        return []
-    frames: list[str] = []
-    coroutine: Any = task.coro
-    while getattr(coroutine, "cr_frame", None) is not None:
-        frames.append(f"{coroutine.cr_frame.f_code.co_name}:{coroutine.cr_frame.f_lineno}")
-        coroutine = coroutine.cr_await
-    lines = [" " * indent + " > ".join(frames)]
-    for nursery in task.child_nurseries:
-        for child in sorted(nursery.child_tasks, key=lambda each: each.name):
-            lines += _waiting(child, indent + 2)
-    return lines

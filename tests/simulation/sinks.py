@@ -272,7 +272,7 @@ class Driver(Client):
             if isinstance(answer, BatchCommitted):
                 self._note_committed(batch, answer, None if unanswered or answer.already else whole)
                 self.world.count("batches committed")
-                self.network.machine.answered("batch")
+                self.network.answered("batch")
                 return True
             if answer.why is SinkRefusal.EFFECT_UNKNOWN:
                 unanswered = True

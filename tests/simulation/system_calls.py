@@ -27,6 +27,7 @@ from tests.simulation.world import Crashed, World
 
 ROOT = "/simulated"
 _FIRST_DESCRIPTOR = 1 << 20
+_DESCRIPTORS_EACH = 1 << 24
 _REST_BYTES_MIN = 16
 
 
@@ -50,8 +51,10 @@ class DiskFaults:
 class SystemCalls:
     """What the node calls in place of `os`."""
 
-    def __init__(self, world: World, disk: Disk, *, slow_sync_s: float) -> None:
+    def __init__(self, world: World, disk: Disk, *, slow_sync_s: float, root: str = ROOT, number: int = 0) -> None:
+        """`number` is that of the process, of several; each has a root of its own."""
         self.world = world
+        self.root = root
         self.disk = disk
         self.faults = DiskFaults()
         self.maybe_pause: Callable[[], None] = lambda: None
@@ -62,7 +65,8 @@ class SystemCalls:
         self._rng = world.stream("disk")
         self._slow_sync_s = slow_sync_s
         self._descriptors: dict[int, Opened] = {}
-        self._next = _FIRST_DESCRIPTOR
+        self._own = range(_FIRST_DESCRIPTOR + number * _DESCRIPTORS_EACH, 1 << 62)[:_DESCRIPTORS_EACH]
+        self._next = self._own.start
         self._failed: set[int] = set()
         """Files that a write or a sync has failed on since the start; by identity."""
 
@@ -87,7 +91,7 @@ class SystemCalls:
             self.die_at_call -= 1
             if self.die_at_call <= 0:
                 self.die_at_call = None
-                self.world.on_crash(f"at {call} {path.removeprefix(ROOT)}")
+                self.world.on_crash(f"at {call} {path.removeprefix(self.root)}")
                 raise Crashed
 
     def _perhaps_full(self, path: str) -> None:
@@ -148,7 +152,7 @@ class SystemCalls:
             if frame:
                 self._failed.add(id(file))
             self.world.count("failed system calls")
-            self.world.note("disk", f"write of {path.removeprefix(ROOT)}: {part} of {len(data)} bytes are taken")
+            self.world.note("disk", f"write of {path.removeprefix(self.root)}: {part} of {len(data)} bytes are taken")
             return part
         self.disk.write(file, offset, data)
         return len(data)
@@ -157,7 +161,7 @@ class SystemCalls:
         if failed:
             self._failed.add(id(file))
         self.world.count("failed system calls")
-        self.world.note("disk", f"{call} of {path.removeprefix(ROOT)} fails: EIO")
+        self.world.note("disk", f"{call} of {path.removeprefix(self.root)} fails: EIO")
         raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     def preadv(self, fd: int, buffers: Sequence[Any], offset: int) -> int:
@@ -245,10 +249,28 @@ class SystemCalls:
     def installed(self) -> Iterator[None]:
         with ExitStack() as stack:
             for name in ("open", "rename", "unlink", "mkdir", "listdir", "stat"):
-                stack.enter_context(mock.patch.object(os, name, _by_path(getattr(os, name), getattr(self, name))))
+                call = self._by_path(getattr(os, name), getattr(self, name))
+                stack.enter_context(mock.patch.object(os, name, call))
             for name in ("pwrite", "pwritev", "preadv", "ftruncate", "fstat", "fsync", "fdatasync"):
-                stack.enter_context(mock.patch.object(os, name, _by_number(getattr(os, name), getattr(self, name))))
+                call = self._by_number(getattr(os, name), getattr(self, name))
+                stack.enter_context(mock.patch.object(os, name, call))
             yield
+
+    def _by_path(self, real: Callable[..., Any], simulated: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(path, int) and (str(path) + "/").startswith(self.root + "/"):
+                return simulated(path, *args, **kwargs)
+            return real(path, *args, **kwargs)
+
+        return call
+
+    def _by_number(self, real: Callable[..., Any], simulated: Callable[..., Any]) -> Callable[..., Any]:
+        def call(fd: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(fd, int) and fd in self._own:
+                return simulated(fd, *args, **kwargs)
+            return real(fd, *args, **kwargs)
+
+        return call
 
 
 def _close(fd: int, *, _real: Callable[[int], None] = os.close) -> None:
@@ -258,24 +280,6 @@ def _close(fd: int, *, _real: Callable[[int], None] = os.close) -> None:
 
 # For good: what is left of a run's open files goes when the garbage collector comes to it.
 os.close = _close
-
-
-def _by_path(real: Callable[..., Any], simulated: Callable[..., Any]) -> Callable[..., Any]:
-    def call(path: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(path, int) and str(path).startswith(ROOT):
-            return simulated(path, *args, **kwargs)
-        return real(path, *args, **kwargs)
-
-    return call
-
-
-def _by_number(real: Callable[..., Any], simulated: Callable[..., Any]) -> Callable[..., Any]:
-    def call(fd: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(fd, int) and fd >= _FIRST_DESCRIPTOR:
-            return simulated(fd, *args, **kwargs)
-        return real(fd, *args, **kwargs)
-
-    return call
 
 
 def _status(node: File | Directory) -> os.stat_result:

@@ -11,6 +11,7 @@ can happen, and the same seed makes the same one again.
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -144,6 +145,7 @@ class Workers:
 
     def take(self, work: Callable[[], Any]) -> _Job:
         """Take in blocking work, for `finish` to be called with."""
+        work = partial(contextvars.copy_context().run, work)  # whose work it is, its failpoints ask
         job = _Job(work, self._idle if self._pause_probability else None)
         self._jobs[job] = None
         return job

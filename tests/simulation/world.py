@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 from collections.abc import Callable
+from contextvars import ContextVar
 from random import Random
 
 import trio
@@ -66,3 +67,33 @@ class World:
 
     def digest(self) -> str:
         return hashlib.sha256("\n".join(self.transcript).encode()).hexdigest()[:16]
+
+
+class Process(World):
+    """One of several processes of a run: it dies by itself, and is suspended by itself; the rest it shares."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self._world = world
+        self.seed = f"{world.seed}/process {number}"
+        self.number = number
+        self.clock, self.transcript, self.counts = world.clock, world.transcript, world.counts
+        self.stopping, self.finished = world.stopping, world.finished
+        self.crashed = False
+        self.on_crash = lambda _where: None
+        self.held: list[trio.lowlevel.Task] | None = None
+        """While it is suspended: its tasks that would run now."""
+
+    @property
+    def violation(self) -> Violation | None:  # type: ignore[override]
+        return self._world.violation
+
+    @violation.setter
+    def violation(self, violation: Violation | None) -> None:
+        self._world.violation = violation
+
+    def note(self, who: str, what: str) -> None:
+        self._world.note(f"{who} {self.number}", what)
+
+
+CURRENT: ContextVar[World | None] = ContextVar("CURRENT", default=None)
+"""In a run of several processes: whose code this task, or thread, runs."""

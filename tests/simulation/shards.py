@@ -1,0 +1,490 @@
+"""One run of several shards: a process each, with a disk of its own, and messages between them.
+
+    clients ──▶ network ──▶ process 0 ◀┈┈ messages ┈┈▶ process 1 ◀┈┈▶ process 2
+       └────── history ◀─ readers ─┘                        └─ its own disk, journals, data logs, deaths, starts
+
+Each process is a `Machine` (`machine`), put together with its neighbours. It is killed alone, or its disk loses power
+alone or with all others; it stays down for a while, and starts again beside those that live on. It is suspended for a
+while: then its tasks do not run, and what comes to it waits.
+
+Fault model of the way between shards: a message is lost, doubled, or late, also later than the next start of either
+shard; two of them change places; in one direction nothing gets through for a while. What arrives is what was sent: it
+goes through the codec of the processes.
+
+After each recovery the logs of that process are judged, as in a run of one (`simulation`). In the end the network and
+the disks are whole, and all processes up: then each transaction is visible in all logs of all shards, or in none, and
+nothing stays open or prepared. That is judged once more after a last start, and nobody waits for what is left open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest import mock
+from uuid import UUID
+
+import trio
+
+from coordinator.states import IdState
+from coordinator.transaction_groups import group_of, journal_of
+from fairlog.interbroker.codec import decode_untrusted, encode
+from fairlog_types import LogId, Offset, ShardNumber
+from journal import failpoints
+from shard.conversation import Command, Message, Reply
+from shard.directory import shard_directory
+from shard.placement import Placement
+from shard.shard import Neighbours, Shard
+from tests.simulation.beside import nobody_waits
+from tests.simulation.clients import Client, PatientProducer, PlainProducer, Reader, TransactionalProducer
+from tests.simulation.history import History, log_name
+from tests.simulation.machine import SETTINGS, Failpoints, Machine, Node
+from tests.simulation.network import Network
+from tests.simulation.plan import Death, Plan
+from tests.simulation.stuck import VIRTUAL_S_MAX, stop_when_stuck
+from tests.simulation.system_calls import ROOT
+from tests.simulation.workers import Workers
+from tests.simulation.world import CURRENT, Crashed, Process, World
+
+SEPARATOR = "."
+"""Between the group and the member in a transactional id."""
+SETTLED_S = 60.0
+"""So long it may take until nothing is open any more, once all processes are up."""
+SERVES_S = 120.0
+"""So long a process may take to start, once all others are up or start, too."""
+
+
+class Placed:
+    """Which process serves what: as the node places it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._placement = Placement(plan.shards)
+        self._group_journals = plan.group_journals
+
+    def of_log(self, log: LogId) -> int:
+        return self._placement.shard_of(log, together=False)
+
+    def of_id(self, transactional_id: str) -> int:
+        journal = journal_of(group_of(transactional_id, SEPARATOR), self._group_journals)
+        return self._placement.shard_of_group_journal(journal)
+
+
+class ShardMachine(Machine):
+    """The process of one shard, with its disk."""
+
+    world: Process
+
+    def __init__(self, process: Process, plan: Plan, logs: Sequence[LogId], workers: Workers, where: Placed) -> None:
+        self.number = ShardNumber(process.number)
+        super().__init__(
+            process,
+            plan,
+            [log for log in logs if where.of_log(log) == process.number],
+            settings=replace(SETTINGS, group_separator=SEPARATOR),
+            directory=shard_directory(Path(f"{ROOT}/{process.number}"), self.number),
+            workers=workers,
+        )
+        self.others: list[ShardMachine] = []
+        self.way: Way | None = None
+        self.hears: Shard | None = None
+        """What takes in messages, as long as it runs."""
+        self._placed = where
+        self._everywhere = False
+
+    def neighbours(self) -> Neighbours | None:
+        assert self.way is not None
+
+        def other(log: LogId) -> ShardNumber | None:
+            shard = ShardNumber(self._placed.of_log(log))
+            return None if shard == self.number else shard
+
+        return Neighbours(Placement(self.plan.shards), other, Outgoing(self.way, self))
+
+    @asynccontextmanager
+    async def hearing(self, shard: Shard) -> AsyncIterator[None]:
+        async with trio.open_nursery(strict_exception_groups=True) as nursery:
+            await nursery.start(shard.run_links)
+            self.hears = shard
+            try:
+                yield
+            finally:
+                self.hears = None
+            nursery.cancel_scope.cancel()
+
+    def watch_failpoints(self, watcher: Failpoints | None) -> None:
+        """`_ByProcess` asks, at the failpoints of this process."""
+
+    def reached(self, point: str) -> None:
+        """Raises Crashed if this is where it dies."""
+        self._failpoints.reached(point)
+
+    def arm(self, death: Death) -> None:
+        super().arm(death)
+        self._everywhere = death.everywhere
+
+    def _crash(self, where: str) -> None:
+        if self.world.crashed:
+            return
+        super()._crash(where)
+        resume(self.world)
+        if self._kind == "power cut" and self._everywhere:
+            for other in self.others:
+                other.loses_power()
+
+    def loses_power(self) -> None:
+        """With the others, whether it runs, is being unwound, or is down."""
+        if self._life is not None and not self.world.crashed:
+            self._kind, self._everywhere = "power cut", False
+            self._crash("with the others")
+            return
+        before, env = self._after if self.world.crashed else (self.calls.disk, self.env)
+        image, lost = before.power_cut(self._rng)
+        env = env.after_power_cut(self._rng)
+        self.durable.boot += 1
+        if self.world.crashed:
+            self._kind, self._after = "power cut", (image, env)
+            self._died += f"; power cut: {lost}"
+        else:
+            self.calls.restart(image)
+            self.env = env
+            self.world.note("machine", f"power cut while it is down: {lost}")
+
+
+class _ByProcess:
+    """Asks the process whose code has come to a failpoint."""
+
+    name = ""
+
+    def __init__(self, machines: Sequence[ShardMachine]) -> None:
+        self._machines = machines
+
+    def reached(self, name: str) -> None:
+        process = CURRENT.get()
+        if isinstance(process, Process):
+            self._machines[process.number].reached(name)
+
+
+class Scheduler(trio.abc.Instrument):
+    """Counts the steps of each process; and ends what is dead."""
+
+    def __init__(self, world: World, machines: Sequence[ShardMachine]) -> None:
+        self._world = world
+        self._machines = machines
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        if self._world.violation is not None:
+            self._world.finished.cancel()
+        process = task.context.get(CURRENT)
+        for machine in self._machines:
+            if machine.world is process or machine.world.crashed:
+                machine.step()
+
+
+# --- suspended processes ---
+
+
+def suspend(process: Process) -> None:
+    """From now on none of its tasks runs."""
+    queue = _runner().runq
+    process.held = [task for task in queue if task.context.get(CURRENT) is process]
+    for task in process.held:
+        queue.remove(task)
+
+
+def resume(process: Process) -> None:
+    if process.held is not None:
+        _runner().runq.extend(process.held)
+        process.held = None
+
+
+def _runner() -> Any:
+    return trio._core._run.GLOBAL_RUN_CONTEXT.runner  # type: ignore[attr-defined]
+
+
+@contextmanager
+def suspending() -> Iterator[None]:
+    """Tasks of suspended processes that are to run are held, for as long as this is entered."""
+    runner = trio._core._run.Runner  # type: ignore[attr-defined]
+    really: Callable[..., None] = runner.reschedule
+
+    def reschedule(self: Any, task: trio.lowlevel.Task, *outcome: Any) -> None:
+        really(self, task, *outcome)
+        process = task.context.get(CURRENT)
+        if isinstance(process, Process) and process.held is not None:
+            process.held.append(self.runq.pop())
+
+    with mock.patch.object(runner, "reschedule", reschedule):
+        yield
+
+
+# --- the way between shards ---
+
+
+class Way:
+    """Carries messages. `nursery` holds what is on its way."""
+
+    def __init__(self, world: World, plan: Plan, machines: Sequence[ShardMachine], nursery: trio.Nursery) -> None:
+        self._world = world
+        self._machines = machines
+        self._nursery = nursery
+        self._rng = world.stream("messages")
+        self.lost, self.late, self.doubled = plan.lost_messages, plan.late_messages, plan.doubled_messages
+        self.cut: set[tuple[int, int]] = set()
+        """From whom to whom nothing gets through."""
+
+    def heal(self) -> None:
+        self.lost = self.late = self.doubled = 0.0
+        self.cut.clear()
+
+    def carry(self, sender: ShardMachine, to: ShardNumber, message: Message) -> None:
+        if sender.world.crashed:
+            return
+        data, name = encode(message), _name(message)
+        self._world.count("messages between shards")
+        with suppress(Crashed):
+            sender.reached(f"said.{name}")
+        for _ in range(2 if self._rng.random() < self.doubled else 1):
+            if self._rng.random() >= self.lost and (sender.number, to) not in self.cut:
+                self._nursery.start_soon(self._deliver, sender.number, self._machines[to], data, name, self._delay())
+
+    def _delay(self) -> float:
+        if self._rng.random() < self.late:
+            return self._rng.choice((0.01, 0.1, 0.5, 1.5)) * self._rng.random()
+        return 0.001 * self._rng.random()
+
+    async def _deliver(self, sender: ShardNumber, to: ShardMachine, data: bytes, name: str, delay_s: float) -> None:
+        CURRENT.set(to.world)
+        await trio.sleep(delay_s)
+        if to.hears is None or to.world.crashed:
+            return
+        try:
+            to.reached(f"heard.{name}")
+            to.hears.receive(sender, decode_untrusted(data))
+        except Exception:
+            if not to.world.crashed:
+                raise
+
+
+def _name(message: Message) -> str:
+    return type(message.body if isinstance(message, Command | Reply) else message).__name__
+
+
+class Outgoing:
+    """One run of a process, as its `Transport`."""
+
+    def __init__(self, way: Way, machine: ShardMachine) -> None:
+        self._way = way
+        self._machine = machine
+        self._start = machine.durable.starts
+
+    def send(self, shard: ShardNumber, message: Message) -> None:
+        if self._machine.durable.starts == self._start:
+            self._way.carry(self._machine, shard, message)
+
+
+# --- a run ---
+
+
+class _Phase:
+    """What all processes come to, each after its deaths."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self.all_there = trio.Event()
+        self.over = trio.Event()
+
+    def arrive(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.all_there.set()
+
+
+async def run_shards(world: World, plan: Plan) -> None:
+    """Run a plan of several shards."""
+    logs = [LogId.of_topic(UUID(int=7), partition) for partition in range(plan.logs)]
+    where = Placed(plan)
+    workers = Workers(world, pause_probability=plan.pause_probability)
+    processes = [Process(world, number) for number in range(plan.shards)]
+    machines = [ShardMachine(process, plan, logs, workers, where) for process in processes]
+    for machine in machines:
+        machine.others = [other for other in machines if other is not machine]
+        machine.producer_ids = machines[0].producer_ids
+    history = History(world, logs, group_separator=SEPARATOR)
+    trio.lowlevel.add_instrument(Scheduler(world, machines))
+    trio.lowlevel.spawn_system_task(stop_when_stuck, world)
+    with ExitStack() as stack:
+        for machine in machines:
+            stack.enter_context(machine.calls.installed())
+        stack.enter_context(workers.installed())
+        stack.enter_context(suspending())
+        stack.callback(setattr, failpoints, "_armed", None)
+        failpoints._armed = _ByProcess(machines)  # type: ignore[assignment]
+        stack.enter_context(world.finished)
+        async with trio.open_nursery() as nursery:
+            way = Way(world, plan, machines, nursery)
+            network = Network(world, plan, machines, nursery, where)
+            phases = [_Phase(plan.shards) for _ in range(3)]
+            for machine in machines:
+                machine.way = way
+                nursery.start_soon(_live, machine, plan, history, phases)
+            nursery.start_soon(_disturb, world, plan, machines, way)
+            clients_done = trio.Event()
+
+            async def run_clients() -> None:
+                async with trio.open_nursery() as all_clients:
+                    for client in _clients(world, plan, network, history):
+                        all_clients.start_soon(client.run)
+                clients_done.set()
+
+            nursery.start_soon(run_clients)
+            await phases[0].all_there.wait()
+            await _come_to_an_end(world, machines, way, history, phases, clients_done, where)
+            nursery.cancel_scope.cancel()
+
+
+async def _come_to_an_end(
+    world: World,
+    machines: Sequence[ShardMachine],
+    way: Way,
+    history: History,
+    phases: Sequence[_Phase],
+    clients_done: trio.Event,
+    where: Placed,
+) -> None:
+    world.stopping.set()
+    way.heal()
+    for machine in machines:
+        resume(machine.world)
+        machine.heal()
+    phases[0].over.set()
+    await _all_serve(world, machines, phases[1])
+    await clients_done.wait()
+    await _nothing_is_left(world, machines)
+    await _judge_all(machines, history, "when nothing is open any more")
+    phases[1].over.set()
+    await _all_serve(world, machines, phases[2])
+    await _judge_all(machines, history, "after the last start")
+    nodes = [machine.node for machine in machines if machine.node is not None]
+    await nobody_waits(world, nodes, machines, where, history)
+    phases[2].over.set()
+
+
+async def _live(machine: ShardMachine, plan: Plan, history: History, phases: Sequence[_Phase]) -> None:
+    """Its deaths, one after the other; and then as long as the run needs it."""
+    CURRENT.set(machine.world)
+    for death in plan.deaths:
+        if death.shard == machine.number:
+            await _run_once(machine, history, death, trio.Event())
+    for phase in phases:
+        phase.arrive()
+        await _run_once(machine, history, Death("stop", VIRTUAL_S_MAX), phase.over)
+
+
+async def _run_once(machine: ShardMachine, history: History, death: Death, until: trio.Event) -> None:
+    answered = history.answered()
+
+    async def judge(node: Node) -> None:
+        found = await node.read(dict.fromkeys(machine.logs, Offset(0)))
+        when = f"after start {node.number} of {machine.number}"
+        ends = history.view(when, dict.fromkeys(machine.logs, 0), found)
+        history.settled(when, ends, answered)
+        history.deadlines.grants_after_start(node, when)
+        history.fences(when, machine.logs, node.producers(machine.logs) if node.tail_kept else None)
+
+    await machine.run_node(death, until=until, after_recovery=judge)
+
+
+async def _all_serve(world: World, machines: Sequence[ShardMachine], phase: _Phase) -> None:
+    """Wait until each process serves in its run of that phase."""
+    with trio.move_on_after(SERVES_S):
+        await phase.all_there.wait()
+        for machine in machines:
+            await machine.came_up.wait()
+        return
+    waiting = ", ".join(str(machine.number) for machine in machines if machine.node is None)
+    world.violate(8, f"process {waiting} does not serve after {SERVES_S:.0f} s, and all are up")
+    await trio.sleep(0)
+
+
+async def _nothing_is_left(world: World, machines: Sequence[ShardMachine]) -> None:
+    """Wait until nothing is open or prepared anywhere; else that is a violation."""
+    with trio.move_on_after(SETTLED_S):
+        while any(_left(machine) for machine in machines):
+            await trio.sleep(0.02)
+        return
+    left = "; ".join(said for machine in machines for said in _left(machine))
+    world.violate(8, f"{SETTLED_S:.0f} s after all were up, and no client asks for anything: {left}")
+    await trio.sleep(0)
+
+
+def _left(machine: ShardMachine) -> list[str]:
+    node = machine.node
+    if node is None:
+        return [f"{machine.number} does not serve"]
+    found = [
+        f"{it.transactional_id} is {it.state} in {machine.number}"
+        for it in node.coordinator.describe_all()
+        if it.state in (IdState.OPEN.name, IdState.PREPARING.name) or it.being_copied
+    ]
+    for log in machine.logs:
+        for txid, transaction in node.partition(log).state.open_transactions.items():
+            how = "open" if transaction.prepared_for is None else "PREPARED"
+            found.append(f"{txid} is {how} in {log_name(log)}")
+    return found
+
+
+async def _judge_all(machines: Sequence[ShardMachine], history: History, when: str) -> None:
+    """All logs of all shards in one cut: each transaction is in all of them, or in none."""
+    found: dict[LogId, list[bytes]] = {}
+    for machine in machines:
+        node = machine.node
+        if node is None:
+            machine.world.violate(8, f"process {machine.number} does not serve {when}")
+            return
+        found |= await node.read(dict.fromkeys(machine.logs, Offset(0)))
+    history.settled(when, history.view(when, dict.fromkeys(history.logs, 0), found))
+
+
+def _clients(world: World, plan: Plan, network: Network, history: History) -> list[Client]:
+    """The transactional ids are in groups of two; each group has its coordinator somewhere."""
+    clients: list[Client] = []
+    for number in range(plan.transactional):
+        name = f"g{number // 2}{SEPARATOR}{number}"
+        clients.append(TransactionalProducer(world, network, history, f"t{number}", name))
+        if number < plan.rivals:
+            clients.append(TransactionalProducer(world, network, history, f"t{number}x", name))
+    clients += [PlainProducer(world, network, history, f"p{number}") for number in range(plan.plain)]
+    for number in range(plan.patient):
+        clients.append(PatientProducer(world, network, history, f"w{number}", f"waits{number}"))
+    clients += [Reader(world, network, history, f"r{number}") for number in range(plan.readers)]
+    return clients
+
+
+async def _disturb(world: World, plan: Plan, machines: Sequence[ShardMachine], way: Way) -> None:
+    """Let disks fail at times, cut ways, and suspend processes."""
+    rng: Random = world.stream("disturbance")
+    async with trio.open_nursery() as nursery:
+        while not world.stopping.is_set():
+            for machine in machines:
+                faults = machine.calls.faults
+                faults.write_error, faults.sync_error = plan.write_error, plan.sync_error
+                faults.commit_error = plan.commit_error
+            if rng.random() < plan.cut_ways:
+                sender, to = rng.sample(range(plan.shards), 2)
+                way.cut.add((sender, to))
+                nursery.start_soon(_after, rng.choice((0.05, 0.5)) * rng.random(), way.cut.discard, (sender, to))
+            if rng.random() < plan.suspensions:
+                process = rng.choice(machines).world
+                if process.held is None and not process.crashed:
+                    world.count("suspensions")
+                    suspend(process)
+                    nursery.start_soon(_after, rng.choice((0.02, 0.2, 1.0)) * rng.random(), resume, process)
+            await trio.sleep(0.05 * rng.random())
+
+
+async def _after(seconds: float, call: Callable[[Any], None], what: Any) -> None:
+    await trio.sleep(seconds)
+    call(what)
