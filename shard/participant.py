@@ -256,7 +256,7 @@ class Participant:
             self._note_resumed(txid)
         for txid in self._unsaid.pop(shard, set()) - undecided.keys():
             logger.info("orphan discarded", txid=str(txid), other_shard=shard)
-            del self._coordinators[txid]
+            self._coordinators.pop(txid, None)  # it may have said since that it is decided
             for partition in list(self._partitions.by_log.values()):
                 if partition.state.held(txid) is not None:
                     self._discard_if_possible(partition, txid)

@@ -169,3 +169,21 @@ async def test_shard_that_has_lost_its_tail_refuses_what_was_open(tmp_path: Path
         assert await again.end() is None
         await visible_everywhere(cluster, again)
         assert await cluster.values(OWN, OTHER) == {OWN: [b"next"], OTHER: [b"next"]}
+
+
+async def test_coordinator_that_has_lost_its_tail_aborts_what_was_open_in_the_other_shard(tmp_path: Path) -> None:
+    """Regression, of seed a.31: it says so before it says what it goes on with, and the other shard broke on that."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        writer = await cluster.writer("t")
+        await writer.write(BOTH)
+        left = cluster.kill(COORDINATOR)
+        state = cluster.shards[ShardNumber(PARTICIPANT)].partitions.by_log[OTHER].state
+        with trio.fail_after(10):
+            await cluster.start_again(COORDINATOR, left, tail_kept=False)
+            while state.open_transactions:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        again = await cluster.writer("t")
+        await again.write(BOTH)
+        assert await again.end() is None
+        await visible_everywhere(cluster, again)
+        assert await cluster.values(OWN, OTHER) == BOTH
