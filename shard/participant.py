@@ -231,8 +231,9 @@ class Participant:
     # --- the coordinators of other shards -----------------------------------------------------
 
     def note_coordinator(self, shard: ShardNumber, txid: TxId) -> None:
-        """A command of that shard's coordinator names the transaction, which is its own."""
+        """A command of that shard's coordinator names the transaction, which is its own, and goes on."""
         self._coordinators[txid] = shard
+        self._unsaid.get(shard, set()).discard(txid)
 
     def coordinator_restarted(self, shard: ShardNumber) -> None:
         """What it had here is in doubt, until it has said with what of it it goes on."""

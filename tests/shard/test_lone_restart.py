@@ -187,3 +187,29 @@ async def test_coordinator_that_has_lost_its_tail_aborts_what_was_open_in_the_ot
         assert await again.end() is None
         await visible_everywhere(cluster, again)
         assert await cluster.values(OWN, OTHER) == BOTH
+
+
+async def test_transaction_that_begins_again_before_its_coordinator_has_said_all_goes_on(tmp_path: Path) -> None:
+    """Regression, of seed b.8: its first BEGIN was under way when its coordinator was killed.
+
+    The next start gives the same number, and says so before it says what goes on, where the transaction is not named.
+    """
+    async with open_cluster(tmp_path / "run") as cluster, trio.open_nursery() as nursery:
+        writer = await cluster.writer("t")
+        it = writer.granted
+        cluster.way.cut.add((ShardNumber(PARTICIPANT), ShardNumber(COORDINATOR)))
+        nursery.start_soon(cluster.coordinator(0).add_logs, "t", it.producer_id, it.epoch, [OTHER], 1)
+        state = cluster.shards[ShardNumber(PARTICIPANT)].partitions.by_log[OTHER].state
+        with trio.fail_after(10):
+            while not state.open_transactions:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            await cluster.start_again(COORDINATOR, cluster.kill(COORDINATOR))
+            nursery.start_soon(writer.write, {OTHER: [b"other"]})
+            await trio.sleep(0.1)
+            cluster.way.cut.clear()
+            while len(writer.sequences) < 1:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        await trio.sleep(1.5)
+        assert await writer.end() is None
+        await visible_everywhere(cluster, writer)
+        assert await cluster.values(OTHER) == {OTHER: [b"other"]}
