@@ -75,7 +75,8 @@ class _Journal:
         now_ms: int,
     ) -> Apply | None:
         held = state.held(txid)
-        if held is None or not held.records:
+        # What is PREPARED is applied with 0 records, too: if the coordinator asks again, it is not taken for lost.
+        if held is None or not (held.records or held.prepared_for is not None):
             return None
         return Apply(txid, number, state.next_offset, held.records, now_ms)
 

@@ -228,3 +228,29 @@ async def test_log_whose_shard_has_failed_may_lack_what_it_has_prepared(tmp_path
             assert partition.may_lack_commits
             assert not cluster.shards[ShardNumber(1)].partitions.by_log[log_of(1, 1)].may_lack_commits
             cluster.way.cut.clear()
+
+
+async def test_log_without_records_is_prepared_again_after_a_loss_of_power(tmp_path: Path) -> None:
+    """Regression, of seed a.9: it had applied nothing, had forgotten that, and took its part of a commit for lost."""
+    empty = log_of(1, 1)
+    async with open_cluster(tmp_path / "run", copying=False) as cluster, trio.open_nursery() as nursery:
+        writer = await cluster.writer("t")  # COMMITTED is not written, as nothing is copied
+        it = writer.granted
+        await cluster.coordinator(0).add_logs("t", it.producer_id, it.epoch, [OTHER, empty], 1)
+        await writer.write({OTHER: [b"other"]})
+        cluster.disks[ShardNumber(0)].hold("group")
+        nursery.start_soon(writer.end)
+        with trio.fail_after(10):
+            while not all(
+                any(isinstance(it, Prepared) for it in local_records(cluster.data_dir, log)) for log in (OTHER, empty)
+            ):
+                await trio.sleep(0.01)
+            in_doubt = cluster.crash(tmp_path / "in doubt")
+            cluster.disks[ShardNumber(0)].let_go()
+            state = cluster.shards[ShardNumber(1)].partitions.by_log[empty].state
+            while state.open_transactions:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        image = cluster.crash(tmp_path / "image", losing={local_journal(OTHER): in_doubt})  # without its APPLY
+    for starts in (2, 3):
+        async with open_cluster(image, starts=starts, tail_kept=False) as cluster:
+            assert await cluster.values(OTHER, empty) == {OTHER: [b"other"], empty: []}
