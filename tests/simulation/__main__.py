@@ -30,7 +30,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--shrink-runs", type=int, default=RUNS_MAX, help="so many runs to make a failing one smaller")
     parser.add_argument("--no-faults", action="store_true", help="no crash, and nothing that fails")
     parser.add_argument("--staged", action="store_true", help="copy every transaction in stages, as if it were large")
-    parser.add_argument("--shards", action="store_true", help="several processes with a shard each, of a seed of its own")
+    parser.add_argument(
+        "--shards", action="store_true", help="several processes with a shard each, of a seed of its own"
+    )
     parser.add_argument("--mutations", action="store_true", help="plant each bug, and say which seed has found it")
     parser.add_argument("--mutation", metavar="NAME", help="plant this one")
     options = parser.parse_args(arguments)

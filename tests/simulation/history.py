@@ -292,9 +292,7 @@ class History:
         self._check_batches(when)
         self._check_order(when)
 
-    def fences(
-        self, when: str, logs: Sequence[LogId], known: Mapping[LogId, Mapping[int, int]] | None
-    ) -> None:
+    def fences(self, when: str, logs: Sequence[LogId], known: Mapping[LogId, Mapping[int, int]] | None) -> None:
         """Behind a recovery: which producers each of these logs knows, by what epoch; None if it has lost what it held.
 
         Nobody waits until a fence is on disk: what its transaction writes, and its end, stand behind it in the journal.

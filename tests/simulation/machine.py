@@ -424,6 +424,7 @@ class Machine:
                         self._crash("when its time was up")
                         raise Crashed
                     self._takes_no_more()
+                    self.stopping(shard)
                     serving.cancel_scope.cancel()
                 if shard.failure is None:
                     await shard.drain()
@@ -439,6 +440,9 @@ class Machine:
     async def hearing(self, _shard: Shard) -> AsyncIterator[None]:
         """While it hears other shards: this one is alone."""
         yield
+
+    def stopping(self, _shard: Shard) -> None:
+        """It stops in good order: what is asked of it is given up, or carried out."""
 
     def neighbours(self) -> Neighbours | None:
         """The other shards: there are none."""

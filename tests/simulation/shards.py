@@ -40,7 +40,7 @@ from shard.placement import Placement
 from shard.shard import Neighbours, Shard
 from tests.simulation.beside import nobody_waits
 from tests.simulation.clients import Client, PatientProducer, PlainProducer, Reader, TransactionalProducer
-from tests.simulation.history import History, log_name
+from tests.simulation.history import History, Transaction, log_name
 from tests.simulation.machine import SETTINGS, Failpoints, Machine, Node
 from tests.simulation.network import Network
 from tests.simulation.plan import Death, Plan
@@ -51,6 +51,8 @@ from tests.simulation.world import CURRENT, Crashed, Process, World
 
 SEPARATOR = "."
 """Between the group and the member in a transactional id."""
+GRACE_S = 2.0
+"""So long a process that stops waits for others."""
 SETTLED_S = 60.0
 """So long it may take until nothing is open any more, once all processes are up."""
 SERVES_S = 120.0
@@ -91,6 +93,7 @@ class ShardMachine(Machine):
         self.way: Way | None = None
         self.hears: Shard | None = None
         """What takes in messages, as long as it runs."""
+        self._links: trio.Nursery | None = None
         self._placed = where
         self._everywhere = False
 
@@ -107,12 +110,32 @@ class ShardMachine(Machine):
     async def hearing(self, shard: Shard) -> AsyncIterator[None]:
         async with trio.open_nursery(strict_exception_groups=True) as nursery:
             await nursery.start(shard.run_links)
-            self.hears = shard
+            self.hears, self._links = shard, nursery
             try:
                 yield
             finally:
                 self.hears = None
             nursery.cancel_scope.cancel()
+
+    def stopping(self, shard: Shard) -> None:
+        async def close_links() -> None:
+            await trio.sleep(GRACE_S)
+            shard.close_links()
+
+        assert self._links is not None
+        self._links.start_soon(close_links)
+
+    def is_copied(self, transaction: Transaction) -> bool:
+        """Whether its coordinator, if that serves, says that all of its producer's commits are visible everywhere.
+
+        What is answered may still wait, in the order of its group, for what another shard has not prepared.
+        """
+        at = self._placed.of_id(transaction.transactional_id)
+        coordinator = next((each for each in self.others if each.number == at), self).node
+        if coordinator is None:
+            return False
+        undecided = coordinator.coordinator.undecided()
+        return all(txid.producer_id != transaction.producer[0] for txid in undecided)
 
     def watch_failpoints(self, watcher: Failpoints | None) -> None:
         """`_ByProcess` asks, at the failpoints of this process."""
@@ -380,17 +403,19 @@ async def _live(machine: ShardMachine, plan: Plan, history: History, phases: Seq
             await _run_once(machine, history, death, trio.Event())
     for phase in phases:
         phase.arrive()
-        await _run_once(machine, history, Death("stop", VIRTUAL_S_MAX), phase.over)
+        while not phase.over.is_set():  # another one's power cut may end it, too
+            await _run_once(machine, history, Death("stop", VIRTUAL_S_MAX, down_s=0.01), phase.over)
 
 
 async def _run_once(machine: ShardMachine, history: History, death: Death, until: trio.Event) -> None:
     answered = history.answered()
 
     async def judge(node: Node) -> None:
+        due = answered._replace(transactions=[it for it in answered.transactions if machine.is_copied(it)])
         found = await node.read(dict.fromkeys(machine.logs, Offset(0)))
         when = f"after start {node.number} of {machine.number}"
         ends = history.view(when, dict.fromkeys(machine.logs, 0), found)
-        history.settled(when, ends, answered)
+        history.settled(when, ends, due)
         history.deadlines.grants_after_start(node, when)
         history.fences(when, machine.logs, node.producers(machine.logs) if node.tail_kept else None)
 

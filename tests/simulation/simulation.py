@@ -41,6 +41,7 @@ from tests.simulation.sinks import Checkpoint, Driver
 from tests.simulation.stuck import VIRTUAL_S_MAX, Stuck, stop_when_stuck
 from tests.simulation.world import Violation, World
 
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came of one run."""
@@ -196,5 +197,3 @@ async def _disturb(machine: Machine, plan: Plan) -> None:
         faults.commit_error = plan.commit_error
         faults.full = rng.random() < plan.disk_full
         await trio.sleep(0.05 * rng.random())
-
-
