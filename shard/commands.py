@@ -2,7 +2,8 @@
 
 They are the messages of `coordinator.messages`; a call that takes several is one command. A participant whose disk has
 failed answers `Failed`: its shard refuses writes until it is restarted, and the coordinator's shard goes on. To *apply*
-it gives no answer then: what is decided is said again until it can be placed, by the next start of either shard.
+it gives no answer then: what is decided is said again until it can be placed, by the next start of either shard. Nor to
+*prepare* of a coordinator that has started again: what it asks for may have been answered as committed.
 
 *prepare* of another shard's transaction is not that of an own one. The coordinator has written PREPARE_COMMIT without
 the counts of these logs. So each log writes PREPARED behind the data, and it is answered when that is on disk.
@@ -10,16 +11,32 @@ the counts of these logs. So each log writes PREPARED behind the data, and it is
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 import trio
 
-from coordinator.messages import Application, Applied, ApplyCommit, Begin, DiscardTransaction, Prepare, Undecided
+from coordinator.messages import (
+    Application,
+    Applied,
+    ApplyCommit,
+    Begin,
+    DiscardTransaction,
+    Prepare,
+    Prepared,
+    Undecided,
+)
 from fairlog_types import ShardNumber, StorageFailure, TxId
+from journal.journal import NoFiles
 from shard.participant import Participant
+
+logger = structlog.get_logger("fairlog.participant")
+
+_NO_FILES_PAUSE_S = 0.5
+"""Between two attempts to prepare again while no file can be opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +106,8 @@ class Commands:
             case PrepareAll(messages):
                 for message in messages:
                     participant.note_coordinator(shard, message.txid)
+                if any(message.expected is not None for message in messages):
+                    return lambda: _prepared_again(participant, shard, messages)
                 return lambda: _or_failed(participant.prepare_for(shard, messages))
             case ApplyAll(messages):
                 try:
@@ -113,6 +132,17 @@ async def _visible(application: Application) -> tuple[Applied, ...]:
     except StorageFailure:
         await trio.sleep_forever()
         raise
+
+
+async def _prepared_again(participant: Participant, shard: ShardNumber, messages: Sequence[Prepare]) -> Prepared:
+    while True:
+        try:
+            return await participant.prepare_for(shard, messages)
+        except NoFiles:
+            await trio.sleep(_NO_FILES_PAUSE_S)
+        except StorageFailure as failure:
+            logger.warning("prepared again only after a restart of this shard", reason=str(failure))
+            await trio.sleep_forever()
 
 
 async def _or_failed(executing: Awaitable[Any]) -> Any:

@@ -351,9 +351,11 @@ class Participant:
     async def prepare_for(self, coordinator: ShardNumber, messages: Sequence[Prepare]) -> Prepared:
         """Prepare for the coordinator of that shard: with PREPARED in each log, which has the count.
 
-        Answers when all is on disk. Raises StorageFailure.
+        Answers when all is on disk. Raises StorageFailure. What is prepared for the first time is refused by a log that
+        cannot be written; what a coordinator that has started again asks for is not, for it may be committed.
         """
         self._partitions.raise_if_failed()
+        is_again = any(message.expected is not None for message in messages)
         refused: dict[LogId, str] = {}
         counts: dict[TxId, dict[LogId, Expected]] = {}
         flushing: dict[Partition, JournalPosition] = {}
@@ -370,7 +372,12 @@ class Participant:
                 if message.only_closes:
                     partition.state.seal(txid)
                     continue
-                found = await self._prepare_in(partition, txid, leader_epoch, coordinator)
+                try:
+                    found = await self._prepare_in(partition, txid, leader_epoch, coordinator)
+                except NoFiles as failure:
+                    if is_again:
+                        raise
+                    found = str(failure)
                 if isinstance(found, str):
                     if not partition.has_gone:
                         refused.setdefault(log, found)
@@ -384,6 +391,8 @@ class Participant:
             try:
                 await partition.durable(through)
             except StorageFailure as failure:
+                if is_again:
+                    raise
                 refused.setdefault(partition.log, str(failure))
         return Prepared(refused, counts=counts)
 
@@ -399,10 +408,7 @@ class Participant:
             held = state.held(txid)
             if held is None or held.prepared_for is None:
                 return f"{partition.log} may have lost records of {txid}"
-        try:
-            through = await partition.prepare(txid, leader_epoch, coordinator)
-        except NoFiles as failure:
-            return str(failure)
+        through = await partition.prepare(txid, leader_epoch, coordinator)
         if isinstance(through, str):
             return through
         applied, held = state.applied(txid), state.held(txid)

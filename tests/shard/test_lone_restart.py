@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from coordinator.answers import Refusal
-from fairlog_types import ShardNumber
+from fairlog_types import ShardNumber, StorageFailure
 from partition.answers import RefusedAppend
 from shard.directory import shard_directory
 from tests.shard.neighbours import COUNT, Cluster, Writer, open_cluster
@@ -213,3 +213,19 @@ async def test_transaction_that_begins_again_before_its_coordinator_has_said_all
         assert await writer.end() is None
         await visible_everywhere(cluster, writer)
         assert await cluster.values(OTHER) == {OTHER: [b"other"]}
+
+
+async def test_answered_commit_waits_for_a_shard_whose_disk_has_failed(tmp_path: Path) -> None:
+    """Regression, of seed c.78: a coordinator that started again took the refusal for a loss, and aborted it."""
+    async with open_cluster(tmp_path / "run", copying=False) as cluster, trio.open_nursery() as nursery:
+        writer = await cluster.writer("t")
+        await writer.write(BOTH)
+        assert await writer.end() is None  # COMMITTED is not written, as nothing is copied
+        cluster.shards[ShardNumber(PARTICIPANT)].partitions.fail(StorageFailure("the disk has failed"))
+        cluster.copying = True
+        nursery.start_soon(cluster.start_again, COORDINATOR, cluster.kill(COORDINATOR))
+        await trio.sleep(0.5)
+        with trio.fail_after(10):
+            await cluster.start_again(PARTICIPANT, cluster.kill(PARTICIPANT))
+        await visible_everywhere(cluster, writer)
+        assert await cluster.values(OWN, OTHER) == BOTH
