@@ -40,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     running.add_argument("--out", dest="file", type=Path, required=True, help="where the history goes")
     running.add_argument("--many", choices=ROLES, help="a run that is about these: eight of them, and the readers")
     running.add_argument("--gap", type=float, help="seconds between two faults, on average")
+    running.add_argument("--processes", type=int, default=1, help="of the node: a shard each")
     for command in (checking, running):
         command.add_argument("--json", action="store_true", help="the verdict as JSON")
         command.add_argument("--examples", type=int, default=EXAMPLES, help="of each anomaly show so many")
@@ -54,7 +55,15 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             slots = SLOTS if options.many is None else many(Role(options.many))
             gap_s = options.gap or GAP_S
-            run(Peer(options.peer), options.seconds, options.seed, options.file, slots=slots, gap_s=gap_s)
+            run(
+                Peer(options.peer),
+                options.seconds,
+                options.seed,
+                options.file,
+                slots=slots,
+                gap_s=gap_s,
+                processes=options.processes,
+            )
         except Unavailable as why:
             print(f"{options.peer} cannot be had: {why}", file=sys.stderr)  # noqa: T201
             return 2

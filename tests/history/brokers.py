@@ -9,8 +9,10 @@ SIGKILL it comes back after 12 s, for the dead one's session has to end. The che
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -19,12 +21,13 @@ from typing import Protocol
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from scripts.node_process import ROOT, NodeProcess
+from scripts.node_process import ROOT, START_S, NodeProcess
 from tests.clients.modes import MODE_CONFIG
 from tests.crash.harness import SMALL
-from tests.history.layout import TOPICS, TRANSFORMERS
+from tests.history.layout import PARTITIONS, TOPICS, TRANSFORMERS, place
 from tests.history.operations import Mode
 from tests.history.resuming import TIMEOUT_MS
+from tests.history.routes import Routes
 
 HOST = "127.0.0.1"
 MIN_SESSION_MS = 500
@@ -67,7 +70,7 @@ class Broker(Protocol):
 
     @property
     def address(self) -> str:
-        """Where it listens itself, after the first start."""
+        """Where it listens itself, after the first start; with several processes one for each, and commas between."""
         ...
 
     @property
@@ -76,8 +79,25 @@ class Broker(Protocol):
     @property
     def pid(self) -> int: ...
 
+    @property
+    def processes(self) -> Sequence[int]:
+        """The ids of the processes that a supervisor has started, and that live; without a supervisor none."""
+        ...
+
     def start(self) -> None:
         """Return when it answers."""
+        ...
+
+    def wait_for_all(self) -> None:
+        """Return when all of its processes can be reached."""
+        ...
+
+    def ends(self) -> Sequence[str]:
+        """How processes have ended that nobody told to: a line for each."""
+        ...
+
+    def shards(self) -> Mapping[str, int]:
+        """Which shard leads each partition, if there are several."""
         ...
 
     def kill(self) -> None:
@@ -99,20 +119,63 @@ class Fairlog:
     """A node as a user runs it, with small segments; see Broker."""
 
     def __init__(
-        self, directory: Path, mode: Mode, proxy: str, environment: Mapping[str, str], program: Sequence[str]
+        self, directory: Path, mode: Mode, proxies: str, environment: Mapping[str, str], program: Sequence[str]
     ) -> None:
         self._mode = mode
         more = {
-            "FAIRLOG_ADVERTISED": proxy,
+            "FAIRLOG_ADVERTISED": proxies,
             "FAIRLOG_GROUPS_MIN_SESSION_TIMEOUT_MS": str(MIN_SESSION_MS),
             "FAIRLOG_TRANSACTIONS_MAX_TIMEOUT_MS": str(TIMEOUT_MS),
         }
-        self._node = NodeProcess(directory, SMALL | more | dict(environment), program=program, address=f"{HOST}:0")
         self.description = f"Fairlog, topics of {mode.value} mode"
+        self._processes = proxies.count(",") + 1
+        self._ports = Ports(self._processes)
+        arguments: Sequence[str] = ()
+        if self._processes > 1:
+            more["FAIRLOG_JOURNAL_GROUP_JOURNALS"] = str(self._processes + 1)  # so all coordinate, and one for two
+            self.description += f", {self._processes} processes"
+            arguments = ("--processes", str(self._processes), "--listen", self._ports.addresses)
+        self._node = NodeProcess(
+            directory, SMALL | more | dict(environment), arguments, program=program, address=f"{HOST}:0"
+        )
 
     @property
     def address(self) -> str:
-        return self._node.listening
+        return self._node.listening if self._processes == 1 else self._ports.addresses
+
+    @property
+    def processes(self) -> Sequence[int]:
+        """The ids of the processes that a supervisor has started, and that live; without a supervisor none."""
+        return children_of(self._node.pid) if self._processes > 1 else ()
+
+    def wait_for_all(self) -> None:
+        """Until each process can be reached."""
+        deadline = time.monotonic() + START_S
+        for address in self.address.split(","):
+            host, _, port = address.rpartition(":")
+            while True:
+                try:
+                    socket.create_connection((host, int(port)), 1.0).close()
+                except OSError:
+                    assert time.monotonic() < deadline, f"nobody listens on {address}:\n{self.log_tail()}"
+                    time.sleep(POLL_S)
+                else:
+                    break
+
+    def ends(self) -> Sequence[str]:
+        """How processes have ended that nobody told to, as their supervisors have reported it."""
+        log = self._node.log_path.read_text(encoding="utf-8", errors="replace")
+        return [line for line in log.splitlines() if "a process ended" in line]
+
+    def shards(self) -> Mapping[str, int]:
+        """Which shard leads each partition, if there are several."""
+        if self._processes == 1:
+            return {}
+        routes = Routes(self.address, timeout_s=START_S)
+        try:
+            return {place(*partition): routes.leader_number(*partition) for partition in PARTITIONS}
+        finally:
+            routes.close()
 
     @property
     def running(self) -> bool:
@@ -142,6 +205,29 @@ class Fairlog:
         return self._node.log_tail()
 
 
+class Ports:
+    """Ports that stay those of a node's processes while they are away; see NodeProcess, which does it for one."""
+
+    def __init__(self, count: int) -> None:
+        self._sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
+        for each in self._sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind((HOST, 0))
+            weakref.finalize(self, each.close)
+        self.addresses = ",".join(f"{HOST}:{each.getsockname()[1]}" for each in self._sockets)
+
+
+def children_of(pid: int) -> Sequence[int]:
+    """The processes that this one has started, and that live."""
+    found: list[int] = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += map(int, children.read_text().split())
+        except OSError:
+            continue  # the thread has ended meanwhile
+    return sorted(found)
+
+
 class Kafka:
     """One node of Apache Kafka; see Broker. Raises Unavailable if its jars or Java are not to be had."""
 
@@ -163,6 +249,16 @@ class Kafka:
             raise Unavailable(str(unavailable)) from None
         self._peer = kafka.Kafka("kafka", directory, artifacts, Tuning(), advertised=proxy, more=more)
         self.description = self._peer.description
+        self.processes: Sequence[int] = ()
+
+    def wait_for_all(self) -> None:
+        """There is one."""
+
+    def ends(self) -> Sequence[str]:
+        return ()
+
+    def shards(self) -> Mapping[str, int]:
+        return {}
 
     @property
     def address(self) -> str:
@@ -213,11 +309,14 @@ class Kafka:
 def broker(
     peer: Peer,
     directory: Path,
-    proxy: str,
+    proxies: str,
     environment: Mapping[str, str],
     program: Sequence[str] = ("-m", "fairlog.cli"),
 ) -> Broker:
-    """The broker over `directory`, not started; clients are sent to `proxy`. The rest is for a node."""
+    """The broker over `directory`, not started.
+
+    Clients are sent to the proxies; a node has a process for each of them. The rest is for a node.
+    """
     if peer is Peer.KAFKA:
-        return Kafka(directory, proxy)
-    return Fairlog(directory, peer.mode, proxy, environment, program)
+        return Kafka(directory, proxies)
+    return Fairlog(directory, peer.mode, proxies, environment, program)

@@ -1,16 +1,16 @@
 """The workload's consumers outside of groups: those that tail all partitions, and one that takes cuts.
 
-A cut is one Fetch that names all partitions and reads each to its end. The node reads them in one read transaction of
-its data logs, but only those that have something to read: a partition whose end the consumer has reached is compared,
-not read. So the cutter asks for the last batch that it knows of each partition again, and every partition is read. The
-first cut is taken when each has one.
+A cut is one Fetch that names all partitions of a shard and reads each to its end; mostly there is one shard. The node
+reads them in one read transaction of its data logs, but only those that have something to read: a partition whose end
+the consumer has reached is compared, not read. So the cutter asks for the last batch that it knows of each partition
+again, and every partition is read. The first cut is taken when each has one.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -18,9 +18,10 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from datalog.control_batch import decode_control_batch
 from tests.clients.raw_client import NONE, FetchRequest, FetchResponse, RawClient
 from tests.history.batches import batches_of
-from tests.history.layout import PARTITIONS, TOPICS, place
+from tests.history.layout import PARTITIONS, place
 from tests.history.producing import CLIENT, PAUSE_S
 from tests.history.recorder import Recorder
+from tests.history.routes import Routes
 
 SEEK_SHARE = 0.02
 SEEK_MAX = 2_000
@@ -72,31 +73,40 @@ def tail(address: str, recorder: Recorder, rng: random.Random, going: Callable[[
 
 
 def take_cuts(address: str, recorder: Recorder, going: Callable[[], bool]) -> None:
-    """Read all partitions to their ends in one answer, again and again."""
+    """Read all partitions to their ends, those of one broker in one answer, again and again."""
     known: dict[tuple[str, int], int] = {}
-    client: RawClient | None = None
+    routes = Routes(address, timeout_s=5)
     positions = dict.fromkeys(PARTITIONS, 0)
     recorder.whole("assign", positions={place(*partition): 0 for partition in PARTITIONS})
     while going():
         try:
-            if client is None:
-                client = RawClient(address, timeout_s=5)
-            op = recorder.invoke("poll")
-            micro, ends = _cut(client, positions, known)
-            recorder.end(op, "ok", micro=micro, **({"ends": ends} if ends else {}))
+            for partitions in _by_leader(routes):
+                client = routes.leader(*partitions[0])
+                op = recorder.invoke("poll")
+                micro, ends = _cut(client, partitions, positions, known)
+                recorder.end(op, "ok", micro=micro, **({"ends": ends} if ends else {}))
         except OSError:
-            if client is not None:
-                client.close()
-                client = None
+            routes.close()
             time.sleep(RECONNECT_S)
         time.sleep(PAUSE_S)
 
 
+def _by_leader(routes: Routes) -> Iterable[Sequence[tuple[str, int]]]:
+    """The partitions of each broker."""
+    found: dict[int, list[tuple[str, int]]] = {}
+    for partition in PARTITIONS:
+        found.setdefault(routes.leader_number(*partition), []).append(partition)
+    return found.values()
+
+
 def _cut(
-    client: RawClient, positions: dict[tuple[str, int], int], known: dict[tuple[str, int], int]
+    client: RawClient,
+    partitions: Sequence[tuple[str, int]],
+    positions: dict[tuple[str, int], int],
+    known: dict[tuple[str, int], int],
 ) -> tuple[list[list[Any]], dict[str, int]]:
     """Micro-operations and, if it is a cut, the ends. `positions` and the last `known` records move on."""
-    asked = {partition: known.get(partition, 0) for partition in PARTITIONS}
+    asked = {partition: known.get(partition, 0) for partition in partitions}
     client.send(_fetch_all(asked))
     micro: list[list[Any]] = []
     ends: dict[str, int] = {}
@@ -114,7 +124,7 @@ def _cut(
             positions[partition] = max(positions[partition], read_to)
             if last_batch is not None and read_to == row.last_stable_offset:
                 ends[place(*partition)] = read_to
-    return micro, ends if len(ends) == len(PARTITIONS) else {}
+    return micro, ends if len(ends) == len(partitions) else {}
 
 
 def _committed(row: Any) -> tuple[list[tuple[int, str]], int, int | None]:
@@ -136,17 +146,18 @@ def _committed(row: Any) -> tuple[list[tuple[int, str]], int, int | None]:
 
 
 def _fetch_all(asked: dict[tuple[str, int], int]) -> Any:
-    """A Fetch (version 11) of all partitions for a reader of committed records, which does not wait."""
+    """A Fetch (version 11) of these partitions for a reader of committed records, which does not wait."""
     row, topic = FetchRequest.FetchTopic.FetchPartition, FetchRequest.FetchTopic
     topics = [
         topic(
             topic=name,
             partitions=[
-                row(partition=index, fetch_offset=asked[name, index], partition_max_bytes=1 << 26)
-                for index in range(count)
+                row(partition=index, fetch_offset=offset, partition_max_bytes=1 << 26)
+                for (of_topic, index), offset in asked.items()
+                if of_topic == name
             ],
         )
-        for name, count in TOPICS.items()
+        for name in dict.fromkeys(name for name, _index in asked)
     ]
     return FetchRequest[11](
         replica_id=-1, max_wait_ms=0, min_bytes=0, max_bytes=1 << 26, isolation_level=1, topics=topics

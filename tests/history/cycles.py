@@ -14,6 +14,9 @@ is a G-single there.) A cut writes nothing, so a cycle through it says that a co
 two orders.
 
 Each strongly connected component is one anomaly, shown by a short cycle of it.
+
+A transaction enters the partitions of one shard in one step, and those of several shards in several. So with several
+shards each has a graph of its own, with the edges of its partitions alone.
 """
 
 from __future__ import annotations
@@ -53,7 +56,11 @@ class Dependencies:
 
 def cycles(versions: Versions) -> Iterator[Anomaly]:
     """G0, G1c, G-single and G2."""
-    dependencies = dependencies_of(versions)
+    for shard in sorted({*versions.history.shards.values()}) or [None]:
+        yield from _cycles_of(dependencies_of(versions, shard))
+
+
+def _cycles_of(dependencies: Dependencies) -> Iterator[Anomaly]:
     ww = dependencies.ww
     ww_wr = [[*first, *second] for first, second in zip(ww, dependencies.wr, strict=True)]
     everything = [[*first, *second] for first, second in zip(ww_wr, dependencies.rw, strict=True)]
@@ -73,12 +80,15 @@ def cycles(versions: Versions) -> Iterator[Anomaly]:
                 yield _shown(G2, cycle, dependencies, component)
 
 
-def dependencies_of(versions: Versions) -> Dependencies:
-    """The graph, from the committed orders."""
+def dependencies_of(versions: Versions, shard: int | None = None) -> Dependencies:
+    """The graph, from the committed orders; of a shard's partitions, or of all."""
     dependencies = Dependencies()
+    shards = versions.history.shards
     of_operation: dict[int, int] = {}
     of_value: dict[str, int] = {}
     for partition, order in versions.committed_orders():
+        if shards.get(partition) != shard:
+            continue
         previous: tuple[int, str] | None = None
         for value in order.values:
             writer = versions.sender_of(value, partition)
@@ -100,7 +110,7 @@ def dependencies_of(versions: Versions) -> Dependencies:
         if operation.kind is Kind.TXN and versions.took_effect(operation):
             _add_reads(dependencies, operation, of_operation, of_value)
         elif operation.kind is Kind.POLL and operation.ends:
-            _add_cut(dependencies, versions, operation, of_value)
+            _add_cut(dependencies, versions, operation, of_value, shard)
     return dependencies
 
 
@@ -119,9 +129,13 @@ def _add_reads(
             dependencies.wr[writer].setdefault(node, f"{value!r} was polled from {partition}")
 
 
-def _add_cut(dependencies: Dependencies, versions: Versions, cut: Operation, of_value: dict[str, int]) -> None:
+def _add_cut(
+    dependencies: Dependencies, versions: Versions, cut: Operation, of_value: dict[str, int], shard: int | None
+) -> None:
     node = dependencies.add(cut)
     for partition, end in cut.ends.items():
+        if versions.history.shards.get(partition) != shard:
+            continue
         order = versions.order(partition, Isolation.COMMITTED)
         before, behind = order.last_before(end), order.first_from(end)
         if before is not None and before in of_value:

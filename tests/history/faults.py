@@ -26,6 +26,8 @@ class Fault(Enum):
     KILL_NODE = "SIGKILL of the node, and a restart"
     RESTART_NODE = "SIGTERM of the node, and a restart"
     STOP_NODE = "SIGSTOP of the node"
+    KILL_PROCESS = "SIGKILL of one process of the node, which its supervisor starts again"
+    STOP_PROCESS = "SIGSTOP of one process of the node"
     KILL_CLIENT = "SIGKILL of a client, and a successor"
     STOP_CLIENT = "SIGSTOP of a client"
     REPLACE_CLIENT = "SIGSTOP of a client, and a successor meanwhile: a zombie"
@@ -45,6 +47,13 @@ _WEIGHTS = {
 }
 
 
+_WEIGHTS_OF_SEVERAL = {fault: weight for fault, weight in _WEIGHTS.items() if fault is not Fault.STOP_NODE} | {
+    Fault.KILL_PROCESS: 4,
+    Fault.STOP_PROCESS: 2,
+}
+"""Of a node of several processes; its supervisor may as well stand still."""
+
+
 @dataclass(frozen=True, slots=True)
 class Planned:
     """One fault, so long after the beginning."""
@@ -54,7 +63,7 @@ class Planned:
     lasting_s: float
     """How long something stays stopped."""
     choice: float
-    """0 to 1: which client, or where the clock jumps to."""
+    """0 to 1: which client or process, or where the clock jumps to."""
 
 
 def kills(seed: int) -> Iterator[Planned]:
@@ -62,13 +71,14 @@ def kills(seed: int) -> Iterator[Planned]:
     return (Planned(each.at_s, Fault.KILL_NODE, each.lasting_s, each.choice) for each in schedule(seed))
 
 
-def schedule(seed: int, gap_s: float = GAP_S) -> Iterator[Planned]:
-    """Faults without end, in the order of time."""
+def schedule(seed: int, gap_s: float = GAP_S, processes: int = 1) -> Iterator[Planned]:
+    """Faults without end, in the order of time, of a node of so many processes."""
     rng = random.Random(seed)
-    first = list(Fault)
+    weights = _WEIGHTS if processes == 1 else _WEIGHTS_OF_SEVERAL
+    first = list(weights)
     rng.shuffle(first)
     at_s = QUIET_S
     while True:
-        fault = first.pop() if first else rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+        fault = first.pop() if first else rng.choices(list(weights), list(weights.values()))[0]
         yield Planned(at_s, fault, rng.uniform(0.1, STOP_MAX_S), rng.random())
         at_s += rng.expovariate(1 / gap_s)

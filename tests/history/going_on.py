@@ -22,7 +22,13 @@ from typing import Any
 
 from tests.history.layout import OUT, PARTITIONS, place
 from tests.history.producing import EndAsker
-from tests.history.raw_producer import ABORTED_BY_THE_BROKER, RawProducer, Refused, Unanswered
+from tests.history.raw_producer import (
+    ABORTED_BY_THE_BROKER,
+    RawProducer,
+    Refused,
+    Unanswered,
+    versions_of_transactions,
+)
 from tests.history.recorder import Recorder
 
 TIMEOUT_MS = 1_000
@@ -43,7 +49,7 @@ def go_on(
 
     Raises Refused if it is fenced, Unanswered.
     """
-    producer = RawProducer(address, transactional_id, rng.choice((1, 2)), TIMEOUT_MS)
+    producer = RawProducer(address, transactional_id, rng.choice(versions_of_transactions(address)), TIMEOUT_MS)
     producer.init()
     asker = EndAsker(address, recorder)
     out = [index for topic, index in PARTITIONS if topic == OUT]

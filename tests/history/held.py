@@ -22,7 +22,7 @@ themselves, as a broker may hold one sort and not the other.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tests.history.anomalies import HELD, Anomaly
@@ -95,8 +95,8 @@ def beside_open(versions: Versions) -> AllBeside:
     for operation in versions.history.operations:
         if operation.outcome is not Outcome.OK or operation.commit_us is None:
             continue
-        can_be_seen_us = progress.after(operation.commit_us)
         for send in operation.sends():
+            can_be_seen_us = progress.after(operation.commit_us, send.partition)
             other = open_in[send.partition].last_to_end(operation.start_us) if send.partition in open_in else None
             if other is None or other.commit_us is None or other.commit_us <= can_be_seen_us:
                 continue
@@ -133,23 +133,38 @@ class _Progress:
         operations = [each for each in versions.history.operations if each.outcome is Outcome.OK]
         whole = [(each.end_us, each.start_us, each) for each in operations if each.end_us is not None]
         self._answers = sorted((end, each.commit_us) for end, _start, each in whole if each.commit_us is not None)
-        cuts = sorted((start, end) for end, start, each in whole if each.kind is Kind.POLL and each.ends)
-        self._cuts = [start for start, _end in cuts]
-        self._cut_ends: list[float] = [float("inf")]
-        """Of the cuts from each one on, when the first was whole; backwards while it is made."""
-        for _start, end in reversed(cuts):
-            self._cut_ends.append(min(end, self._cut_ends[-1]))
-        self._cut_ends.reverse()
+        cuts = [(start, end, each.ends) for end, start, each in whole if each.kind is Kind.POLL and each.ends]
+        partitions = {partition for _start, _end, ends in cuts for partition in ends}
+        self._cuts = {
+            partition: _Cuts((start, end) for start, end, ends in cuts if partition in ends) for partition in partitions
+        }
 
-    def after(self, time_us: int) -> float:
-        """When so much that was asked for after this time was answered, and a cut was taken then."""
+    def after(self, time_us: int, partition: str) -> float:
+        """When so much that was asked for after this time was answered, and then a cut with this partition taken."""
         count = 0
         for index in range(bisect_right(self._answers, (time_us, 0)), len(self._answers)):
             answered_us, asked_us = self._answers[index]
             count += asked_us > time_us
             if count == ANSWERS:
-                return self._cut_ends[bisect_left(self._cuts, answered_us)]
+                return self._cuts[partition].first_from(answered_us) if partition in self._cuts else float("inf")
         return float("inf")
+
+
+class _Cuts:
+    """Cuts by time, as (start, end)."""
+
+    def __init__(self, cuts: Iterable[tuple[int, int]]) -> None:
+        ordered = sorted(cuts)
+        self._starts = [start for start, _end in ordered]
+        self._ends: list[float] = [float("inf")]
+        """Of the cuts from each one on, when the first was whole; backwards while it is made."""
+        for _start, end in reversed(ordered):
+            self._ends.append(min(end, self._ends[-1]))
+        self._ends.reverse()
+
+    def first_from(self, time_us: int) -> float:
+        """When the first one was whole of those that began at this time or later."""
+        return self._ends[bisect_left(self._starts, time_us)]
 
 
 class _Open:

@@ -47,7 +47,7 @@ def read_history(lines: Iterable[str]) -> History:
                 _take(event, number, history, running, known)
         except BadHistory as error:
             raise BadHistory(f"line {number}: {error}") from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadHistory(f"line {number}: {type(error).__name__}: {error}") from error
     if history is None:
         raise BadHistory("line 1: the history is empty")
@@ -57,7 +57,9 @@ def read_history(lines: Iterable[str]) -> History:
 def _head(event: Mapping[str, Any]) -> History:
     if event.get("history") != VERSION:
         raise BadHistory(f"not a history of version {VERSION}: the first line has to say so")
-    return History(Mode(event["mode"]), about={key: value for key, value in event.items() if key != "history"})
+    about = {key: value for key, value in event.items() if key not in ("history", "shards")}
+    shards = {_text(partition): _number(shard) for partition, shard in event.get("shards", {}).items()}
+    return History(Mode(event["mode"]), about=about, shards=shards)
 
 
 def _take(

@@ -140,3 +140,5 @@ class History:
     operations: list[Operation] = field(default_factory=list[Operation])
     about: Mapping[str, object] = field(default_factory=dict[str, object])
     """What else the first line says: seed, duration and the like. For people."""
+    shards: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Which shard leads each partition, if there are several. Empty: one leads all."""

@@ -14,9 +14,10 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from tests.clients.raw_client import NONE, RawClient
+from tests.clients.raw_client import NONE
 from tests.history.layout import IN, OUT, PARTITIONS, place
 from tests.history.recorder import Recorder
+from tests.history.routes import Routes
 
 ANSWER_S = 8.0
 """How long a client tries. Then the outcome is unknown, and the next client's turn."""
@@ -207,8 +208,7 @@ class EndAsker:
     """Asks, after answers, where all partitions end: over a connection of its own, as somebody else would."""
 
     def __init__(self, address: str, recorder: Recorder) -> None:
-        self._address, self._recorder = address, recorder
-        self._client: RawClient | None = None
+        self._routes, self._recorder = Routes(address, timeout_s=ANSWER_S), recorder
         self._plain = False
 
     def ask(self) -> None:
@@ -216,28 +216,21 @@ class EndAsker:
         self._plain = not self._plain
         op = self._recorder.invoke("end", isolation="plain" if self._plain else "committed")
         try:
-            if self._client is None:
-                self._client = RawClient(self._address, timeout_s=ANSWER_S)
             ends = {
-                place(topic, index): self._end(self._client, topic, index, isolation=0 if self._plain else 1)
+                place(topic, index): self._end(topic, index, isolation=0 if self._plain else 1)
                 for topic, index in PARTITIONS
             }
         except OSError as error:
-            self.close()
+            self._routes.close()
             self._recorder.end(op, "info", error=str(error))
         else:
             self._recorder.end(op, "ok", ends=ends)
 
-    def _end(self, client: RawClient, topic: str, index: int, *, isolation: int) -> int:
-        code, end = client.list_offset(topic, index, LATEST, isolation=isolation)
+    def _end(self, topic: str, index: int, *, isolation: int) -> int:
+        code, end = self._routes.leader(topic, index).list_offset(topic, index, LATEST, isolation=isolation)
         if code != NONE:
             raise OSError(f"{place(topic, index)}: error {code}")
         return end
-
-    def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
 
 
 def send_plain(producer: Producer, recorder: Recorder, partitions: list[tuple[str, int]]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tests.clients import raw_client as raw
@@ -18,15 +18,23 @@ from tests.clients.raw_client import NONE, RawClient, batch
 from tests.clients.raw_epochs import END, PRODUCE, EndTxnRequest, EndTxnResponse
 from tests.history.layout import OUT
 from tests.history.producing import ANSWER_S
+from tests.history.routes import Routes
 
 _T = TypeVar("_T")
 SOCKET_S = 2.0
 AGAIN_S = 0.02
+NOT_LEADER_OR_FOLLOWER = 6
 REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 7, 20
 COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
 CONCURRENT_TRANSACTIONS = 51
 EFFECT_UNKNOWN = (REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND, COORDINATOR_NOT_AVAILABLE)
-RETRIABLE = (*EFFECT_UNKNOWN, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, CONCURRENT_TRANSACTIONS)
+RETRIABLE = (
+    *EFFECT_UNKNOWN,
+    NOT_LEADER_OR_FOLLOWER,
+    COORDINATOR_LOAD_IN_PROGRESS,
+    NOT_COORDINATOR,
+    CONCURRENT_TRANSACTIONS,
+)
 ABORTED_BY_THE_BROKER = (raw.UNKNOWN_PRODUCER_ID, raw.TRANSACTION_ABORTABLE)
 """EndTxn(commit) had no effect, and no earlier try of it."""
 
@@ -47,6 +55,13 @@ class Refused(Exception):
         return self.code in raw.FENCED
 
 
+def versions_of_transactions(address: str) -> tuple[int, ...]:
+    """Those that the node serves. With several brokers only the first: in the second one a partition's leader adds it
+    to the transaction, which the coordinator would have to do.
+    """
+    return (1,) if Routes(address, timeout_s=SOCKET_S).several else (1, 2)
+
+
 @dataclass(slots=True)
 class RawProducer:
     """One transactional id, and the epoch that it was granted. What it raises leaves it as it was."""
@@ -58,9 +73,12 @@ class RawProducer:
     timeout_ms: int
     producer_id: int = -1
     epoch: int = -1
-    _client: RawClient | None = None
+    _routes: Routes = field(init=False)
     _added: set[int] | None = None
     _sequences: dict[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        self._routes = Routes(self.address, timeout_s=SOCKET_S)
 
     def init(self) -> None:
         """A new epoch; of a producer that has one already its own next one (KIP-360). Aborts what is open."""
@@ -99,7 +117,7 @@ class RawProducer:
             version = PRODUCE if self.version == 2 else raw.PRODUCE
             return client.produce(OUT, partition, data, transactional_id=self.transactional_id, version=version)
 
-        offset = self._answered("Produce", ask)
+        offset = self._answered("Produce", ask, lambda: self._routes.leader(OUT, partition))
         self._sequences[partition] = sequence + 1
         return offset if offset >= 0 else None
 
@@ -125,31 +143,36 @@ class RawProducer:
             self._sequences = {}
 
     def close(self) -> None:
-        """Close the connection. The next request opens another one."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        """Close all connections. The next request opens another one."""
+        self._routes.close()
 
     @property
     def _who(self) -> tuple[str, int, int]:
         return self.transactional_id, self.producer_id, self.epoch
 
-    def _answered(self, what: str, ask: Callable[[RawClient], tuple[int, _T]]) -> _T:
-        """Ask until there is an answer that is not to be asked for again. Raises Refused, Unanswered."""
+    def _coordinator(self) -> RawClient:
+        return self._routes.coordinator(self.transactional_id)
+
+    def _answered(
+        self, what: str, ask: Callable[[RawClient], tuple[int, _T]], whom: Callable[[], RawClient] | None = None
+    ) -> _T:
+        """Ask until there is an answer that is not to be asked for again: the coordinator, or `whom`.
+
+        Raises Refused, Unanswered.
+        """
         deadline = time.monotonic() + ANSWER_S
         unsure = False
         while True:
             try:
-                if self._client is None:
-                    self._client = RawClient(self.address, timeout_s=SOCKET_S)
+                client = (whom or self._coordinator)()
             except OSError:
-                code = None
+                self.close()
             else:
                 try:
-                    code, answer = ask(self._client)
+                    code, answer = ask(client)
                 except OSError:
                     self.close()
-                    code, unsure = None, True
+                    unsure = True
                 else:
                     if code == NONE:
                         return answer

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.history.layout import OUT, PARTITIONS, place
-from tests.history.raw_producer import RawProducer, Refused, Unanswered
+from tests.history.raw_producer import RawProducer, Refused, Unanswered, versions_of_transactions
 from tests.history.recorder import Recorder
 
 TIMEOUT_MS = 24 * 3600 * 1000
@@ -121,7 +121,7 @@ def prepare_and_resume(
 
 def _prepare(address: str, lane: Lane, recorder: Recorder, rng: random.Random) -> None:
     """Write a transaction and note it. One of which a record was refused is given up."""
-    producer = RawProducer(address, lane.transactional_id, rng.choice((1, 2)), TIMEOUT_MS)
+    producer = RawProducer(address, lane.transactional_id, rng.choice(versions_of_transactions(address)), TIMEOUT_MS)
     producer.init()
     out = [index for topic, index in PARTITIONS if topic == OUT]
     planned = [(rng.choice(out), recorder.new_value()) for _ in range(rng.randint(1, 6))]

@@ -20,6 +20,8 @@ from tests.history.operations import Mode
 from tests.history.report import as_json, as_text
 
 P, Q = "t/0", "t/1"
+CYCLES = (anomalies.G0, anomalies.G1C, anomalies.G_SINGLE, anomalies.G2)
+"""What says that all partitions of a transaction are one step."""
 Events = list[dict[str, Any]]
 
 
@@ -57,18 +59,20 @@ def final(
     return op("final", "final", *micro, isolation=isolation, ends=ends)
 
 
-def lines_of(mode: Mode, operations: Sequence[Events]) -> list[str]:
+def lines_of(mode: Mode, operations: Sequence[Events], **about: Any) -> list[str]:
     timed: list[tuple[int, dict[str, Any]]] = []
     for number, events in enumerate(operations):
         for index, event in enumerate(events):
             time_us = (number + 1) * 100 + index * 10 if event["at"] is None else event["at"]
             untimed = {key: value for key, value in event.items() if key != "at"}
             timed.append((time_us, {"op": number, **untimed, "time_us": time_us}))
-    return [head_line(mode), *(event_line(event) for _time, event in sorted(timed, key=lambda each: each[0]))]
+    return [head_line(mode, **about), *(event_line(event) for _time, event in sorted(timed, key=lambda each: each[0]))]
 
 
-def judge(*operations: Events, mode: Mode = Mode.JOURNAL, **bounds: Any) -> Verdict:
-    return check(read_history(lines_of(mode, operations)), **bounds)
+def judge(
+    *operations: Events, mode: Mode = Mode.JOURNAL, shards: dict[str, int] | None = None, **bounds: Any
+) -> Verdict:
+    return check(read_history(lines_of(mode, operations, shards=shards or {})), **bounds)
 
 
 SOUND: dict[str, list[Events]] = {
@@ -395,6 +399,21 @@ def test_checker_planted_anomaly_is_found_with_its_lines(name: str) -> None:
     assert sorted(verdict.found[kind].examples[0].lines) == sorted(lines), as_text(verdict)
     assert kind.name in as_text(verdict)
     assert json.loads(as_json(verdict))["anomalies"][kind.name]["examples"][0]["lines"]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_checker_cycle_over_shards_is_allowed_and_nothing_else_is(name: str) -> None:
+    """Over shards only each shard's part of a transaction is one step; every other promise is as in one shard."""
+    kind, _lines, operations = PLANTED[name]
+    verdict = judge(*operations, shards={P: 0, Q: 1})
+    assert (kind in verdict.violations) == (kind not in CYCLES), as_text(verdict)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_checker_anomaly_within_one_of_several_shards_is_found(name: str) -> None:
+    """Partitions of one shard are held to what they are held to where there is no other."""
+    kind, _lines, operations = PLANTED[name]
+    assert kind in judge(*operations, shards={P: 1, Q: 1, "u/0": 0}).violations
 
 
 def test_checker_planted_histories_cover_the_catalogue() -> None:

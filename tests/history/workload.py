@@ -38,7 +38,7 @@ from tests.history.faults import GAP_S, JUMP_MAX_S, Fault, Planned, kills, sched
 from tests.history.history_file import head_line
 from tests.history.layout import BESIDE, PARTITIONS, SLOTS, TOPICS, Role, place, transactional_ids
 from tests.history.producing import PRODUCER, send_plain
-from tests.history.proxy import Proxy
+from tests.history.proxy import Meddling, Proxy
 from tests.history.recorder import Recorder, joined
 from tests.history.resuming import resume_all
 from tests.history.wall_clock import WallClock
@@ -53,6 +53,8 @@ LEFT_OPEN_MIN = 4
 """So many transactions are left open until they are committed. Each is in three partitions."""
 LEFT_OPEN_S = 120.0
 """Patience, for these; then the verdict says that there were too few."""
+STANDING = 3
+"""So many times as long as a client a process of the node stands still: the others go on meanwhile."""
 RESPAWN_S = 0.2
 """A client that ends is followed after this, so that one that cannot live does not eat the machine."""
 
@@ -83,10 +85,13 @@ class Workload:
     slots: Sequence[Role] = SLOTS
     gap_s: float = GAP_S
     """Between two faults."""
+    processes: int = 1
+    """Of the node."""
     planted: Sequence[str] = ()
     """Bugs in the node (tests/simulation/planted_node.py), which is killed then, and nothing else."""
     counts: Counter[Fault] = field(default_factory=Counter[Fault])
-    _proxy: Proxy = field(init=False)
+    _proxies: list[Proxy] = field(default_factory=list[Proxy])
+    """One for each process of the node."""
     _node: Broker = field(init=False)
     _recorder: Recorder = field(init=False)
     _clock: WallClock | None = None
@@ -96,6 +101,8 @@ class Workload:
     _lives: dict[int, itertools.count[int]] = field(default_factory=dict[int, "itertools.count[int]"])
     _due: list[tuple[float, _Client]] = field(default_factory=list[tuple[float, _Client]])
     """Clients that go on at a time."""
+    _standing: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
+    """Processes of the node that go on at a time."""
     _empty_since: dict[int, float] = field(default_factory=dict[int, float])
 
     def run(self, seconds: float, out: Path) -> None:
@@ -103,8 +110,9 @@ class Workload:
         parts = self.directory / "parts"
         parts.mkdir(parents=True)
         self._notes.mkdir()
-        self._proxy = Proxy(self.seed)
-        self._proxy.start()
+        for number in range(self.processes):
+            self._proxies.append(Proxy(self.seed + number))
+            self._proxies[-1].start()
         if self.peer is not Peer.KAFKA and c_compiler.find() is not None:
             self._clock = WallClock(self.directory)
         environment = dict(self._clock.environment) if self._clock else dict[str, str]()
@@ -114,7 +122,7 @@ class Workload:
         if self.planted:
             program = planted_node.PROGRAM
             environment |= planted_node.environment(*self.planted)
-        self._node = broker(self.peer, self.directory / "node", f"{HOST}:{self._proxy.port}", environment, program)
+        self._node = broker(self.peer, self.directory / "node", self._proxied, environment, program)
         try:
             with Recorder(parts / "faults", "faults") as self._recorder:
                 self._begin()
@@ -123,13 +131,21 @@ class Workload:
                     self._wait_for_the_holder()
                 self._rest()
                 self._read_all()
+                shards = self._node.shards()
             self._node.stop()
+            self._look_for_own_ends()
         finally:
             self._end()
-        about = {"broker": self._node.description, "seed": self.seed, "seconds": seconds, "faults": self._summary()}
+        about: dict[str, object] = {"shards": shards} if shards else {}
+        about |= {"broker": self._node.description, "seed": self.seed, "seconds": seconds, "faults": self._summary()}
         with out.open("w", encoding="utf-8") as file:
             file.write(head_line(self.peer.mode, **about))
             file.writelines(joined(sorted(parts.iterdir())))
+
+    @property
+    def _proxied(self) -> str:
+        """The proxies' addresses, as clients are given them."""
+        return ",".join(f"{HOST}:{proxy.port}" for proxy in self._proxies)
 
     @property
     def _notes(self) -> Path:
@@ -138,14 +154,16 @@ class Workload:
 
     def _summary(self) -> str:
         done = [(fault.value, count) for fault, count in self.counts.items()]
-        done += [(f"proxied {meddling.value}", count) for meddling, count in self._proxy.counts.items()]
+        proxied = sum((proxy.counts for proxy in self._proxies), Counter[Meddling]())
+        done += [(f"proxied {meddling.value}", count) for meddling, count in proxied.items()]
         return ", ".join(f"{count} × {what}" for what, count in done)
 
     # --- beginning ---
 
     def _begin(self) -> None:
         self._node.start()
-        self._proxy.upstream = HOST, int(self._node.address.rpartition(":")[2])
+        for proxy, address in zip(self._proxies, self._node.address.split(","), strict=True):
+            proxy.upstream = HOST, int(address.rpartition(":")[2])
         self._node.create_topics()
         for slot in range(len(self.slots)):
             self._lives[slot] = itertools.count()
@@ -167,7 +185,7 @@ class Workload:
         name = f"{role.value}{slot}-{life}"
         command = [
             sys.executable, "-m", "tests.history.client", role.value, str(slot), str(life),
-            "--address", f"{HOST}:{self._proxy.port}", "--node-address", self._node.address,
+            "--address", self._proxied, "--node-address", self._node.address,
             "--part", str(self.directory / "parts" / name), "--notes", str(self._notes), "--seed", str(self.seed),
         ]  # fmt: skip
         with (self.directory / "clients.log").open("ab") as log:
@@ -179,7 +197,7 @@ class Workload:
     def _torture(self, seconds: float) -> None:
         started = time.monotonic()
         starting_s = 0.0
-        course = schedule(self.seed, self.gap_s) if not self.planted else kills(self.seed)
+        course = schedule(self.seed, self.gap_s, self.processes) if not self.planted else kills(self.seed)
         faults = (each for each in course if self._clock or each.fault is not Fault.JUMP_CLOCK)
         planned = next(faults)
         while (now_s := time.monotonic() - started - starting_s) < seconds:
@@ -203,6 +221,7 @@ class Workload:
         self._recorder.fault(f"{planned.fault.value}{whom}, {planned.lasting_s:.2f} s")
         match planned.fault:
             case Fault.KILL_NODE | Fault.RESTART_NODE:
+                self._processes_go_on(float("inf"))
                 ended = time.monotonic()
                 if planned.fault is Fault.KILL_NODE:
                     self._node.kill()
@@ -214,6 +233,11 @@ class Workload:
                 os.kill(self._node.pid, signal.SIGSTOP)
                 time.sleep(planned.lasting_s)
                 os.kill(self._node.pid, signal.SIGCONT)
+            case Fault.KILL_PROCESS:
+                self._signal_process(planned, signal.SIGKILL)
+            case Fault.STOP_PROCESS:
+                pid = self._signal_process(planned, signal.SIGSTOP)
+                self._standing.append((now_s + planned.lasting_s * STANDING, pid))
             case Fault.KILL_CLIENT:
                 client.child.kill()
             case Fault.STOP_CLIENT | Fault.REPLACE_CLIENT:
@@ -224,11 +248,37 @@ class Workload:
                     self._zombies.append(client)
                     self._spawn(slot)
             case Fault.CUT_CONNECTIONS:
-                self._proxy.cut_all()
+                for proxy in self._proxies:
+                    proxy.cut_all()
             case Fault.JUMP_CLOCK:
                 assert self._clock is not None
                 self._clock.jump(JUMP_MAX_S * (2 * planned.choice - 1))
         return 0.0
+
+    def _signal_process(self, planned: Planned, number: signal.Signals) -> int:
+        """Send one of the node's processes a signal, and answer its id. Now and then none is there: then 0."""
+        there = self._node.processes
+        if not there:
+            self.counts[planned.fault] -= 1
+            return 0
+        pid = there[int(planned.choice * len(there))]
+        os.kill(pid, number)
+        return pid
+
+    def _processes_go_on(self, now_s: float) -> None:
+        """Processes of the node that have stood still for long enough go on."""
+        for due_s, pid in self._standing[:]:
+            if due_s <= now_s:
+                self._standing.remove((due_s, pid))
+                if pid in self._node.processes:
+                    os.kill(pid, signal.SIGCONT)
+
+    def _look_for_own_ends(self) -> None:
+        """A supervisor starts again what ends by itself, too: that is a fault of the node."""
+        ends = self._node.ends()
+        if any("SIGKILL" not in end for end in ends) or len(ends) > self.counts[Fault.KILL_PROCESS]:
+            told = "\n".join(ends)
+            raise WorkloadFailed(f"a process of the node ended by itself:\n{told}\n{self._node.log_tail()}")
 
     def _wait_for_the_holder(self) -> None:
         """Until enough transactions were left open, and committed."""
@@ -244,7 +294,8 @@ class Workload:
         return sum(each["type"] == "ok" and not each["process"].endswith(BESIDE) for each in events)
 
     def _go_on(self, now_s: float) -> None:
-        """Clients that have been stopped for long enough go on."""
+        """Clients and processes that have been stopped for long enough go on."""
+        self._processes_go_on(now_s)
         for due_s, client in self._due[:]:
             if due_s <= now_s:
                 self._due.remove((due_s, client))
@@ -262,11 +313,13 @@ class Workload:
 
     def _rest(self) -> None:
         """All clients have ended, nothing is under way, and no transaction is open."""
-        self._proxy.settle()
+        self._node.wait_for_all()
+        for proxy in self._proxies:
+            proxy.settle()
         self._stop_clients()
         deadline = time.monotonic() + STOP_S
-        while not self._proxy.settled:
-            assert time.monotonic() < deadline, "the proxy still holds something back"
+        while not all(proxy.settled for proxy in self._proxies):
+            assert time.monotonic() < deadline, "a proxy still holds something back"
             time.sleep(TICK_S)
         for slot, role in enumerate(self.slots):
             if role is Role.RESUMER:
@@ -313,7 +366,8 @@ class Workload:
             client.child.kill()
             client.child.wait()
         self._node.kill()
-        self._proxy.stop()
+        for proxy in self._proxies:
+            proxy.stop()
 
 
 def run(
@@ -324,8 +378,9 @@ def run(
     *,
     slots: Sequence[Role] = SLOTS,
     gap_s: float = GAP_S,
+    processes: int = 1,
     planted: Sequence[str] = (),
 ) -> None:
     """Run a workload and write its history. Raises WorkloadFailed if the node ends, Unavailable without the broker."""
     with tempfile.TemporaryDirectory(prefix="fairlog-history-") as directory:
-        Workload(Path(directory), peer, seed, slots, gap_s, planted).run(seconds, out)
+        Workload(Path(directory), peer, seed, slots, gap_s, processes, planted).run(seconds, out)
