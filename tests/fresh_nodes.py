@@ -11,7 +11,11 @@ from scripts.node_process import NodeProcess
 
 @contextmanager
 def fresh_nodes(
-    directory: Path, environment: Mapping[str, str], *, on_made: Callable[[NodeProcess], None] = lambda _node: None
+    directory: Path,
+    environment: Mapping[str, str],
+    *,
+    on_made: Callable[[NodeProcess], None] = lambda _node: None,
+    processes: int = 1,
 ) -> Generator[Callable[..., NodeProcess]]:
     """A factory of started nodes: `make(FAIRLOG_…="…")`, over `environment`. All are stopped at the end.
 
@@ -20,7 +24,7 @@ def fresh_nodes(
     nodes: list[NodeProcess] = []
 
     def make(**more: str) -> NodeProcess:
-        fresh = NodeProcess(directory / f"node{len(nodes)}", {**environment, **more})
+        fresh = NodeProcess(directory / f"node{len(nodes)}", {**environment, **more}, processes=processes)
         nodes.append(fresh)
         on_made(fresh)
         fresh.start()

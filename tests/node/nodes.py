@@ -191,5 +191,6 @@ def assert_holds_answered(
 
 def pretend_reboot(node: NodeProcess) -> None:
     """Let the note of the last run speak of another boot of the system, as after a loss of power."""
-    note = node.data_dir / "last-run"
-    note.write_text(re.sub(r"^\S+", "another-boot", note.read_text()))
+    notes = [node.data_dir / "last-run"] if node.processes == 1 else node.data_dir.glob("shards/*/last-run")
+    for note in notes:
+        note.write_text(re.sub(r"^\S+", "another-boot", note.read_text()))
