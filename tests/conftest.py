@@ -24,6 +24,10 @@ settings.register_profile("fairlog", deadline=None, suppress_health_check=[Healt
 settings.load_profile("fairlog")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--processes", type=int, help="run tests/clients on nodes of so many processes")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_rank)
 

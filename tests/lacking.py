@@ -23,7 +23,9 @@ from scripts import golang
 
 NOT_PERMITTED = "not permitted on this machine: "
 TAKES_LONG = "takes long: "
-ALLOWED_ON_CI = (NOT_PERMITTED, TAKES_LONG, golang.MISSING)
+ONE_PROCESS_ONLY = "one process only: "
+"""Only where somebody asks for several with `--processes`."""
+ALLOWED_ON_CI = (NOT_PERMITTED, TAKES_LONG, ONE_PROCESS_ONLY, golang.MISSING)
 """Go is not installed, for Debian 12 has none that is new enough."""
 
 _REFUSALS = ("not permitted", "denied", "must be superuser")

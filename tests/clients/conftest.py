@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import CLIENTS, ClientKind
 from tests.clients.modes import MODE_CONFIG, Mode
+from tests.clients.processes import skip_on_several, spread
+from tests.clients.raw_client import NONE, RawClient
+from tests.clients.reading import WAIT_S
 from tests.fresh_nodes import fresh_nodes
 
 # Transactions are looked at ten times a second, so that a time-out test lasts about as long as the time-out that its
@@ -40,10 +44,20 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return outcome
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    spread(metafunc)
+
+
 @pytest.fixture(scope="session")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+def processes() -> int:
+    """How many processes the nodes of a test have, unless `spread` says otherwise."""
+    return 1
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory, processes: int) -> Iterator[NodeProcess]:
     """One node for all tests that neither stop it nor configure it."""
-    yield from _node(tmp_path_factory.mktemp("node") / "data")
+    yield from _node(tmp_path_factory.mktemp("node") / "data", processes)
 
 
 @pytest.fixture
@@ -53,18 +67,20 @@ def mode() -> Mode:
 
 
 @pytest.fixture
-def fresh_node(tmp_path: Path, mode: Mode) -> Iterator[Callable[..., NodeProcess]]:
+def fresh_node(tmp_path: Path, mode: Mode, processes: int) -> Iterator[Callable[..., NodeProcess]]:
     """A factory of nodes of one's own, started: `fresh_node(FAIRLOG_…="…")`. All are stopped at the end.
 
     Their topics are of the test's mode.
     """
     environment = ENVIRONMENT | {"FAIRLOG_TOPICS_TRANSACTIONS": mode.value}
-    with fresh_nodes(tmp_path, environment, on_made=lambda node: _logs.append(node.log_path)) as make:
+    with fresh_nodes(
+        tmp_path, environment, on_made=lambda node: _logs.append(node.log_path), processes=processes
+    ) as make:
         yield make
 
 
-def _node(data_dir: Path) -> Iterator[NodeProcess]:
-    node = NodeProcess(data_dir, dict(ENVIRONMENT))
+def _node(data_dir: Path, processes: int) -> Iterator[NodeProcess]:
+    node = NodeProcess(data_dir, dict(ENVIRONMENT), processes=processes)
     _logs.append(node.log_path)
     node.start()
     yield node
@@ -91,7 +107,23 @@ def make_topic(address: str, partitions: int = 1, **config: str) -> str:
     admin = AdminClient({"bootstrap.servers": address})
     topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
     admin.create_topics([topic])[name].result(timeout=15)
+    wait_until_led(address, name, partitions)
     return name
+
+
+def wait_until_led(address: str, topic: str, partitions: int) -> None:
+    """Until each broker leads its partitions of a new topic.
+
+    Stock clients ask again until they do, but a raw client says everything once.
+    """
+    if "," not in address:
+        return
+    deadline = time.monotonic() + WAIT_S
+    with RawClient(address) as client:
+        for partition in range(partitions):
+            while (code := client.list_offset(topic, partition, -1)[0]) != NONE:
+                assert time.monotonic() < deadline, f"partition {partition} of {topic} still has error {code}"
+                time.sleep(0.002)
 
 
 @pytest.fixture
@@ -111,6 +143,7 @@ _marks: dict[Path, int] = {}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    skip_on_several(item)
     _marks.clear()
     _marks.update({path: path.stat().st_size for path in _logs if path.exists()})
 

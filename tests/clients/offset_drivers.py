@@ -54,7 +54,8 @@ class OffsetsDriver(ABC):
     def begin(self) -> None: ...
 
     @abstractmethod
-    def send(self, topic: str, value: bytes) -> None: ...
+    def send(self, topic: str, value: bytes, partition: int | None = None) -> None:
+        """To any partition, if none is named."""
 
     @abstractmethod
     def send_offsets(self, partition: int, offset: int) -> None: ...
@@ -103,8 +104,8 @@ class ConfluentOffsets(OffsetsDriver):
     def begin(self) -> None:
         self._producer.begin_transaction()
 
-    def send(self, topic: str, value: bytes) -> None:
-        self._producer.produce(topic, value)
+    def send(self, topic: str, value: bytes, partition: int | None = None) -> None:
+        self._producer.produce(topic, value, partition=-1 if partition is None else partition)
 
     def send_offsets(self, partition: int, offset: int) -> None:
         place = confluent_kafka.TopicPartition(self.topic, partition, offset)
@@ -153,8 +154,8 @@ class KafkaPythonOffsets(OffsetsDriver):
     def begin(self) -> None:
         self._producer.begin_transaction()
 
-    def send(self, topic: str, value: bytes) -> None:
-        self._producer.send(topic, value)
+    def send(self, topic: str, value: bytes, partition: int | None = None) -> None:
+        self._producer.send(topic, value, partition=partition)
 
     def send_offsets(self, partition: int, offset: int) -> None:
         offsets = {kafka.TopicPartition(self.topic, partition): kafka.OffsetAndMetadata(offset, "", -1)}
@@ -230,8 +231,8 @@ class AiokafkaOffsets(OffsetsDriver):
     def begin(self) -> None:
         self._run(self._producer.begin_transaction())
 
-    def send(self, topic: str, value: bytes) -> None:
-        self._run(self._producer.send_and_wait(topic, value))
+    def send(self, topic: str, value: bytes, partition: int | None = None) -> None:
+        self._run(self._producer.send_and_wait(topic, value, partition=partition))
 
     def send_offsets(self, partition: int, offset: int) -> None:
         offsets = {aiokafka.TopicPartition(self.topic, partition): offset}

@@ -2,6 +2,9 @@
 
 Stock clients are too well-behaved to be zombies on purpose. This one is a socket and kafka-python's message
 codec, which is not the codec that the node uses, so that the node's is never checked against itself alone.
+
+Given the addresses of several brokers, it asks for each request whose it is, as a stock client does, and remembers
+nothing: a topic that was deleted and made again is another one. Given one address it speaks to that broker only.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import select
 import socket
 import struct
 import warnings
+from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +25,7 @@ with warnings.catch_warnings():
     # kafka-python 3.0 reads its message schemas with importlib.resources.read_text, deprecated since Python 3.11.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.protocol.admin import (
+        DeleteGroupsRequest,
         DeleteRecordsRequest,
         DeleteRecordsResponse,
         DescribeProducersRequest,
@@ -42,7 +47,14 @@ with warnings.catch_warnings():
         OffsetForLeaderEpochRequest,
         OffsetForLeaderEpochResponse,
     )
-    from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
+    from kafka.protocol.metadata import (
+        ApiVersionsRequest,
+        ApiVersionsResponse,
+        FindCoordinatorRequest,
+        FindCoordinatorResponse,
+        MetadataRequest,
+        MetadataResponse,
+    )
     from kafka.protocol.producer import (
         AddOffsetsToTxnRequest,
         AddOffsetsToTxnResponse,
@@ -66,7 +78,10 @@ NONE = 0
 OFFSET_OUT_OF_RANGE = 1
 CORRUPT_MESSAGE = 2
 UNKNOWN_TOPIC_OR_PARTITION = 3
+NOT_LEADER_OR_FOLLOWER = 6
 MESSAGE_TOO_LARGE = 10
+COORDINATOR_NOT_AVAILABLE = 15
+NOT_COORDINATOR = 16
 UNSUPPORTED_VERSION = 35
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 INVALID_PRODUCER_EPOCH = 47
@@ -119,12 +134,21 @@ def batch_with_header(value: bytes, name: bytes) -> bytes:
     return bytes(written)
 
 
+GROUP, TRANSACTION = 0, 1
+"""What FindCoordinator is asked for."""
+
+
 class RawClient:
-    """One connection. Every method sends one request and answers what the node said, codes as they are."""
+    """One connection, or one to each broker that it needs. Every method sends one request and answers what the node
+    said, codes as they are.
+    """
 
     def __init__(self, address: str, *, timeout_s: float = 15.0) -> None:
-        host, port = address.rsplit(":", 1)
-        self._socket = socket.create_connection((host, int(port)), timeout_s)
+        first, *others = address.split(",")
+        self._timeout_s = timeout_s
+        self._socket = _connected(first, timeout_s)
+        """The one; the one to the first broker, for what is nobody's in particular."""
+        self._router = _Router(first, timeout_s) if others else None
         self._correlation = 0
 
     def __enter__(self) -> Self:
@@ -137,6 +161,8 @@ class RawClient:
 
     def close(self) -> None:
         self._socket.close()
+        if self._router is not None:
+            self._router.close()
 
     # --- bytes ---
 
@@ -146,12 +172,12 @@ class RawClient:
     def is_closed_by_peer(self) -> bool:
         """Whether the node closes the connection without saying anything (waits for it)."""
         with contextlib.suppress(ConnectionError):
-            return self._socket.recv(1) == b""
+            return self._next_socket().recv(1) == b""
         return True
 
     def has_answer(self, *, within_s: float) -> bool:
         """Whether something has arrived, or does so in the meantime; it is left for `receive`."""
-        return bool(select.select([self._socket], [], [], within_s)[0])
+        return bool(select.select([self._next_socket()], [], [], within_s)[0])
 
     def send(self, *requests: Any) -> int:
         """Send in one piece, without waiting for answers; the last correlation id, for `receive`."""
@@ -160,8 +186,18 @@ class RawClient:
             self._correlation += 1
             request.with_header(correlation_id=self._correlation, client_id="raw")
             frames.append(request.encode(header=True, framed=True))
-        self._socket.sendall(b"".join(frames))
+        self._socket_for(requests).sendall(b"".join(frames))
         return self._correlation
+
+    def _socket_for(self, requests: Sequence[Any]) -> socket.socket:
+        """All go to the broker of the first one that is somebody's: in one piece."""
+        if self._router is None:
+            return self._socket
+        return self._router.route(requests) or self._socket
+
+    def _next_socket(self) -> socket.socket:
+        """Where the next answer is due."""
+        return self._socket if self._router is None else self._router.next_answer() or self._socket
 
     def receive(self, response_class: Any, version: int) -> Any:
         """The next answer on this connection, checked to be the one that is due."""
@@ -169,22 +205,17 @@ class RawClient:
 
     def receive_frame(self) -> bytes:
         """The next frame as it is, without its length."""
-        return self._receive_exactly(struct.unpack(">i", self._receive_exactly(4))[0])
+        connection = self._next_socket()
+        frame = _receive_exactly(connection, struct.unpack(">i", _receive_exactly(connection, 4))[0])
+        if self._router is not None:
+            self._router.answered()
+        return frame
 
     def call(self, request: Any, response_class: Any) -> Any:
         correlation = self.send(request)
         response = self.receive(response_class, request.API_VERSION)
         assert response.header.correlation_id == correlation
         return response
-
-    def _receive_exactly(self, count: int) -> bytes:
-        data = bytearray()
-        while len(data) < count:
-            chunk = self._socket.recv(count - len(data))
-            if not chunk:
-                raise ConnectionError("the node closed the connection")
-            data += chunk
-        return bytes(data)
 
     # --- requests ---
 
@@ -194,8 +225,27 @@ class RawClient:
         return {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
 
     def metadata(self, topic: str, *, create: bool = False) -> Any:
-        topics = [MetadataRequest.MetadataRequestTopic(name=topic)]
-        return self.call(MetadataRequest[7](topics=topics, allow_auto_topic_creation=create), MetadataResponse)
+        self.send(metadata_request(topic, create=create))
+        return self.receive_metadata()
+
+    def receive_metadata(self) -> Any:
+        """The answer to a Metadata that was sent with `send`."""
+        return self.receive(MetadataResponse, 7)
+
+    def leader(self, topic: str, partition: int) -> str | None:
+        """The address of the partition's leader, as this broker knows it."""
+        answer = self.metadata(topic)
+        leaders = {row.partition_index: row.leader_id for row in answer.topics[0].partitions}
+        return {row.node_id: f"{row.host}:{row.port}" for row in answer.brokers}.get(leaders.get(partition, -1))
+
+    def find_coordinator(self, kind: int, key: str) -> Any:
+        """The whole response: error_code, node_id, host, port. `kind` is GROUP or TRANSACTION."""
+        return self.call(FindCoordinatorRequest[3](key=key, key_type=kind), FindCoordinatorResponse)
+
+    def coordinator(self, kind: int, key: str) -> str | None:
+        """The address of the coordinator, as this broker knows it."""
+        answer = self.find_coordinator(kind, key)
+        return f"{answer.host}:{answer.port}" if answer.error_code == NONE else None
 
     def init_producer_id(
         self, transactional_id: str | None, *, timeout_ms: int = 60_000, producer_id: int = -1, epoch: int = -1
@@ -396,6 +446,113 @@ class RawClient:
         request = OffsetForLeaderEpochRequest[2](topics=[asked(topic=topic, partitions=[row])])
         answer = self.call(request, OffsetForLeaderEpochResponse).topics[0].partitions[0]
         return answer.error_code, answer.end_offset
+
+
+def _connected(address: str, timeout_s: float) -> socket.socket:
+    host, port = address.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), timeout_s)
+
+
+def _receive_exactly(connection: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        chunk = connection.recv(count - len(data))
+        if not chunk:
+            raise ConnectionError("the node closed the connection")
+        data += chunk
+    return bytes(data)
+
+
+class _Router:
+    """Connections to brokers other than the one for everything, and where answers are due, in their order."""
+
+    def __init__(self, bootstrap: str, timeout_s: float) -> None:
+        self._guide = RawClient(bootstrap, timeout_s=timeout_s)
+        self._timeout_s = timeout_s
+        self._sockets: dict[str, socket.socket] = {}
+        self._due: deque[socket.socket | None] = deque()
+
+    def close(self) -> None:
+        self._guide.close()
+        for each in self._sockets.values():
+            each.close()
+
+    def route(self, requests: Sequence[Any]) -> socket.socket | None:
+        """The connection to send them on; None for the one for everything."""
+        addresses = (address for request in requests if (address := self._address_for(request)) is not None)
+        address = next(addresses, None)
+        connection = None if address is None else self._connection(address)
+        self._due.extend(connection for request in requests if getattr(request, "acks", None) != 0)
+        return connection
+
+    def next_answer(self) -> socket.socket | None:
+        return self._due[0] if self._due else None
+
+    def answered(self) -> None:
+        self._due.popleft()
+
+    def _connection(self, address: str) -> socket.socket:
+        if address not in self._sockets:
+            self._sockets[address] = _connected(address, self._timeout_s)
+        return self._sockets[address]
+
+    def _address_for(self, request: Any) -> str | None:
+        """Of the partition's leader or the coordinator; None if it is nobody's, or nobody is known."""
+        match _subject(request):
+            case (str(topic), int(partition)):
+                return self._guide.leader(topic, partition)
+            case (int(kind), str(key)):
+                return self._guide.coordinator(kind, key)
+            case _:
+                return None
+
+
+def _subject(request: Any) -> tuple[str, int] | tuple[int, str] | None:
+    """A partition (topic, number), or what has a coordinator (kind, id); None if the request may go to any broker."""
+    match request:
+        case ProduceRequest(topic_data=[row, *_]):
+            return row.name, row.partition_data[0].index
+        case FetchRequest(topics=[row, *_]):
+            return row.topic, row.partitions[0].partition
+        case ListOffsetsRequest(topics=[row, *_]) | DeleteRecordsRequest(topics=[row, *_]):
+            return row.name, row.partitions[0].partition_index
+        case OffsetForLeaderEpochRequest(topics=[row, *_]):
+            return row.topic, row.partitions[0].partition
+        case DescribeProducersRequest(topics=[row, *_]):
+            return row.name, row.partition_indexes[0]
+        case WriteTxnMarkersRequest(markers=[marker, *_]):
+            return marker.topics[0].name, marker.topics[0].partition_indexes[0]
+        case AddPartitionsToTxnRequest():
+            return TRANSACTION, request.v3_and_below_transactional_id
+        case DescribeTransactionsRequest(transactional_ids=[transactional_id, *_]):
+            return TRANSACTION, transactional_id
+        case AddOffsetsToTxnRequest() | EndTxnRequest():
+            return TRANSACTION, request.transactional_id
+        case InitProducerIdRequest(transactional_id=str(transactional_id)):
+            return TRANSACTION, transactional_id
+        case DeleteGroupsRequest(groups_names=[group, *_]):
+            return GROUP, group
+        case _:  # requests of members, and of who commits offsets
+            group = getattr(request, "group_id", None)
+            return None if group is None else (GROUP, group)
+
+
+def leader_of(address: str, topic: str, partition: int = 0) -> str:
+    """The address of the partition's leader."""
+    with RawClient(address.split(",")[0]) as client:
+        leader = client.leader(topic, partition)
+    assert leader is not None, f"nobody leads partition {partition} of {topic}"
+    return leader
+
+
+def leader_id_of(address: str, topic: str, partition: int = 0) -> int:
+    """The id of the partition's leader, if `address` names all brokers: the first one is 1."""
+    return 1 + address.split(",").index(leader_of(address, topic, partition))
+
+
+def metadata_request(topic: str, *, create: bool = False) -> Any:
+    topics = [MetadataRequest.MetadataRequestTopic(name=topic)]
+    return MetadataRequest[7](topics=topics, allow_auto_topic_creation=create)
 
 
 def add_partitions_request(

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import CONFLUENT
-from tests.clients.raw_client import NONE, RawClient
+from tests.clients.raw_client import GROUP, NONE, RawClient, leader_id_of
 from tests.clients.raw_member import RawMember
 from tests.clients.reading import WAIT_S
 
@@ -109,7 +109,8 @@ def test_confluent_describes_topics_and_lists_their_offsets(node: NodeProcess, t
     """DescribeTopics by Metadata; ListOffsets by each specification there is."""
     admin = AdminClient({"bootstrap.servers": node.address})
     described = admin.describe_topics(TopicCollection([topic]))[topic].result(timeout=WAIT_S)
-    assert [(each.id, each.leader.id) for each in described.partitions] == [(0, 1), (1, 1)]
+    leaders = [(partition, leader_id_of(node.address, topic, partition)) for partition in range(2)]
+    assert [(each.id, each.leader.id) for each in described.partitions] == leaders
     for spec, offset in (
         (OffsetSpec.earliest(), 0),
         (OffsetSpec.latest(), 5),
@@ -186,12 +187,14 @@ def test_kafka_python_lists_and_describes_transactions(
 
 def test_aiokafka_sees_groups_and_their_offsets(node: NodeProcess, group: str, topic: str) -> None:
     """ListGroups, DescribeGroups, FindCoordinator and OffsetFetch in its old versions; topics come and go."""
+    with RawClient(node.addresses[0]) as raw_client:
+        coordinator = raw_client.find_coordinator(GROUP, group).node_id
 
     async def use() -> None:
         client = AIOKafkaAdminClient(bootstrap_servers=node.address)
         await client.start()
         try:
-            assert await client.find_coordinator(group) == 1
+            assert await client.find_coordinator(group) == coordinator
             assert group in {each[0] for each in await client.list_consumer_groups()}
             (answer,) = await client.describe_consumer_groups([group])
             assert [(each[0], each[1], each[2]) for each in answer.groups] == [(0, group, "Empty")]

@@ -1,4 +1,7 @@
-"""The stock clients' admin clients over what clusters of many nodes are asked: log directories, leaders, the quorum."""
+"""The stock clients' admin clients over what clusters of many nodes are asked: log directories, leaders, the quorum.
+
+What several processes answer, tests/kafka/test_several_brokers.py says.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from confluent_kafka.admin import AdminClient
 from fairlog.cluster.features import FEATURES
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import CONFLUENT
+from tests.clients.processes import one_process_only
+from tests.clients.raw_client import leader_id_of
 from tests.clients.reading import WAIT_S
 
 with warnings.catch_warnings():
@@ -46,6 +51,7 @@ def produce(node: NodeProcess, topic: str, partition: int, *, records: int, size
         producer.flush()
 
 
+@one_process_only("it is about a cluster of one broker")
 def test_kafka_python_sees_the_log_directory_and_how_it_grows(
     python: KafkaAdminClient, node: NodeProcess, new_topic: MakeTopic
 ) -> None:
@@ -70,6 +76,7 @@ def test_kafka_python_sees_the_log_directory_and_how_it_grows(
     assert filled[1] == empty[1]
 
 
+@one_process_only("it is about a cluster of one broker")
 def test_kafka_python_moves_a_partition_only_to_where_it_lies(
     python: KafkaAdminClient, node: NodeProcess, new_topic: MakeTopic
 ) -> None:
@@ -101,6 +108,7 @@ def test_confluent_elects_leaders_where_there_is_no_choice(node: NodeProcess, ne
     assert admin.elect_leaders(ElectionType.PREFERRED).result(timeout=WAIT_S) == {}
 
 
+@one_process_only("it is about a cluster of one broker")
 def test_kafka_python_sees_a_quorum_of_one(python: KafkaAdminClient) -> None:
     """The node leads, and is the only voter."""
     (topic,) = python.describe_metadata_quorum()["topics"]
@@ -110,6 +118,7 @@ def test_kafka_python_sees_a_quorum_of_one(python: KafkaAdminClient) -> None:
     assert partition["observers"] == []
 
 
+@one_process_only("several have no transaction.version 2 yet")
 def test_kafka_python_sees_features_and_is_refused_others(python: KafkaAdminClient) -> None:
     """Those of the table, at their levels; a feature that the node lacks is refused."""
     features = python.describe_features()
@@ -123,15 +132,19 @@ def test_kafka_python_sees_features_and_is_refused_others(python: KafkaAdminClie
         python.update_features({"no.version": 1})
 
 
-def test_kafka_python_lists_the_resources_that_have_configs(python: KafkaAdminClient, new_topic: MakeTopic) -> None:
-    """Topics and the broker."""
+def test_kafka_python_lists_the_resources_that_have_configs(
+    python: KafkaAdminClient, node: NodeProcess, new_topic: MakeTopic
+) -> None:
+    """Topics and the brokers."""
     topic = new_topic()
     found = {kind.lower(): names for kind, names in python.list_config_resources().items()}
     assert topic in found["topic"]
-    assert found["broker"] == ["1"]
+    assert found["broker"] == [str(number) for number in range(1, node.processes + 1)]
 
 
-def test_kafka_python_describes_topics_page_by_page(python: KafkaAdminClient, new_topic: MakeTopic) -> None:
+def test_kafka_python_describes_topics_page_by_page(
+    python: KafkaAdminClient, node: NodeProcess, new_topic: MakeTopic
+) -> None:
     """The cursor of one page is where the next begins."""
     topic = new_topic(5)
     found, cursor = [], None
@@ -140,7 +153,7 @@ def test_kafka_python_describes_topics_page_by_page(python: KafkaAdminClient, ne
         (told,) = page["topics"]
         found += [(part["partition_index"], part["leader_id"]) for part in told["partitions"]]
         cursor = page["next_cursor"]
-    assert (found, cursor) == ([(index, 1) for index in range(5)], None)
+    assert (found, cursor) == ([(index, leader_id_of(node.address, topic, index)) for index in range(5)], None)
 
 
 def test_kafka_python_lists_offsets_of_a_log_that_is_all_local(

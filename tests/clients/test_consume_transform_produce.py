@@ -1,4 +1,7 @@
-"""Consume-transform-produce, each client in its own way, while workers and the node are killed (invariants 5 and 7)."""
+"""Consume-transform-produce, each client in its own way, while workers and the node are killed (invariants 5 and 7).
+
+A node of several processes loses one of them at a time.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from scripts.node_process import ROOT, NodeProcess
 from tests.clients.departure_counter import GROUP, INPUT, OUTPUT, transform
 from tests.clients.modes import Mode
+from tests.clients.processes import ALSO_ON_THREE
 from tests.clients.reading import Reader
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, ALSO_ON_THREE]
 
 PARTITIONS = 6
 WORKERS = 3
 KILLS_OF_WORKERS, KILLS_OF_THE_NODE = 12, 3
+"""Of a node of several processes each is killed once."""
 LIMIT_S = 240.0
 
 
@@ -149,12 +154,20 @@ def _kill_until_done(node: NodeProcess, workers: _Workers, total: int) -> None:
             workers.kill_one(chance)
         if to_kill["node"] and lag <= to_kill["node"][0]:
             to_kill["node"].pop(0)
-            node.kill()
-            node.start()
+            _kill(node, len(to_kill["node"]))
         workers.revive()
         time.sleep(0.05)
     assert not to_kill["node"], "the loop was over before it was disturbed"
     assert len(to_kill["worker"]) <= KILLS_OF_WORKERS // 2, "the loop was over before it was disturbed"
+
+
+def _kill(node: NodeProcess, number: int) -> None:
+    """The node, or of several processes one, which its supervisor starts again."""
+    if node.processes == 1:
+        node.kill()
+        node.start()
+    else:
+        node.kill_process(number % node.processes)
 
 
 def _marks(total: int, kills: int) -> list[int]:

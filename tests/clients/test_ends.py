@@ -13,6 +13,7 @@ import pytest
 from scripts.node_process import NodeProcess
 from tests.clients import raw_client as raw
 from tests.clients.modes import BOTH_MODES, Mode
+from tests.clients.processes import one_process_only
 from tests.clients.raw_client import RawClient, batch, produce_request, records_of
 from tests.clients.raw_transaction import RawTransaction
 
@@ -34,11 +35,13 @@ def two(node: NodeProcess) -> Iterator[tuple[RawClient, RawClient]]:
 
 def _produce(client: RawClient, topic: str, acks: int, timestamp_ms: int = 1) -> None:
     """Write one record, and wait for the answer where there is one."""
-    client.send(produce_request(topic, 0, bytes(batch([b"v"], timestamp_ms=timestamp_ms)), acks=acks))
+    request = produce_request(topic, 0, bytes(batch([b"v"], timestamp_ms=timestamp_ms)), acks=acks)
     if acks:
+        client.send(request)
         assert client.receive_produce()[0] == raw.NONE
     else:
-        client.metadata(topic)  # answered after the record was taken
+        client.send(request, raw.metadata_request(topic))
+        client.receive_metadata()  # answered after the record was taken, by the same broker
 
 
 # --- acks=0 and acks=1 ---------------------------------------------------------------------------
@@ -137,6 +140,7 @@ def test_end_of_the_leader_epoch_is_behind_the_answered_record(
 # --- transactions --------------------------------------------------------------------------------
 
 
+@one_process_only("a leader hears of a decision of another shard a moment after its client")
 @BOTH_MODES
 @pytest.mark.parametrize("isolation", [READ_UNCOMMITTED, READ_COMMITTED])
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
@@ -159,6 +163,7 @@ def test_latest_offset_asked_after_the_end_of_a_transaction_is_behind_it(
         assert asker.list_offset(topic, 0, LATEST, isolation=isolation) == (raw.NONE, end)
 
 
+@one_process_only("a leader hears of a decision of another shard a moment after its client")
 @BOTH_MODES
 def test_latest_offset_beside_an_open_transaction_does_not_wait_for_it(
     two: tuple[RawClient, RawClient], mode: Mode, new_topic: Callable[..., str], new_id: Callable[[], str]
@@ -210,6 +215,7 @@ def test_start_pipelined_after_a_deletion_is_where_that_has_put_it(
             assert client.receive_list_offset() == (raw.NONE, count)
 
 
+@one_process_only("coordinator and leader have a connection each")
 @BOTH_MODES
 @pytest.mark.parametrize("isolation", [READ_UNCOMMITTED, READ_COMMITTED])
 def test_end_pipelined_after_a_whole_transaction_is_behind_it(

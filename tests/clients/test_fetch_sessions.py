@@ -14,13 +14,15 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 from scripts.node_process import NodeProcess
 from tests.clients import raw_client as raw
 from tests.clients.modes import BOTH_MODES, Mode
-from tests.clients.raw_client import RawClient, batch
+from tests.clients.raw_client import RawClient, batch, leader_of
 from tests.clients.raw_transaction import RawTransaction
 from tests.seeds import seed_of_the_code
 
 pytestmark = pytest.mark.slow
 
 PARTITIONS = 4
+TOGETHER = {"fairlog.placement": "together"}
+"""Of the topic's partitions one broker leads all: a session is with one broker."""
 VERSION = 12
 
 Partition = FetchRequest.FetchTopic.FetchPartition
@@ -134,8 +136,9 @@ def test_session_knows_what_full_fetches_say(
     """A random life of four partitions: records, transactions, deletions; a client that reads, adds and forgets."""
     seed = seed_of_the_code()
     rng = random.Random(seed)
-    topic = new_topic(partitions=PARTITIONS)
-    with RawClient(node.address) as writer, RawClient(node.address) as reader, RawClient(node.address) as other:
+    topic = new_topic(partitions=PARTITIONS, **TOGETHER)
+    leader = leader_of(node.address, topic)
+    with RawClient(node.address) as writer, RawClient(leader) as reader, RawClient(leader) as other:
         full = Fetcher(other, topic, isolation=isolation)
         session = SessionClient(Fetcher(reader, topic, isolation=isolation))
         transaction = RawTransaction(writer, new_id(), topic)
@@ -192,8 +195,8 @@ def test_session_with_nothing_new_waits_and_is_woken_by_any_of_its_partitions(
     node: NodeProcess, new_topic: Callable[..., str]
 ) -> None:
     """Though its requests name none of them."""
-    topic = new_topic(partitions=PARTITIONS)
-    with RawClient(node.address) as writer, RawClient(node.address) as reader:
+    topic = new_topic(partitions=PARTITIONS, **TOGETHER)
+    with RawClient(node.address) as writer, RawClient(leader_of(node.address, topic)) as reader:
         session = SessionClient(Fetcher(reader, topic))
         session(dict.fromkeys(range(PARTITIONS), 0), [])
         assert session({}, [], wait_ms=50).rows == {}
@@ -207,7 +210,7 @@ def test_session_with_nothing_new_waits_and_is_woken_by_any_of_its_partitions(
 def test_full_fetch_of_any_session_is_served(node: NodeProcess, new_topic: Callable[..., str], epoch: int) -> None:
     """As in Kafka: kafka-go names one that never was. Epoch 0 opens one."""
     topic = new_topic()
-    with RawClient(node.address) as client:
+    with RawClient(leader_of(node.address, topic)) as client:
         assert client.produce(topic, 0, batch([b"v"]))[0] == raw.NONE
         answer = Fetcher(client, topic)({0: 0}, session=12345, epoch=epoch)
     assert (answer.error, list(answer.records)) == (raw.NONE, [0])

@@ -13,7 +13,7 @@ from scripts import kcat as program
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import CONFLUENT
 from tests.clients.modes import BOTH_MODES, Mode
-from tests.clients.raw_client import NONE, RawClient
+from tests.clients.raw_client import NONE, RawClient, leader_id_of
 from tests.clients.reading import WAIT_S, Reader, assert_topic_holds
 
 pytestmark = pytest.mark.slow
@@ -51,13 +51,15 @@ def test_kcat_lists_brokers_and_topics(kcat: Kcat, node: NodeProcess, new_topic:
     """-L for people, and as JSON."""
     topic = new_topic(3)
     shown = kcat("-L", "-t", topic)
-    assert f"broker 1 at {node.address} (controller)" in shown
+    leaders = [leader_id_of(node.address, topic, partition) for partition in range(3)]
+    assert f"broker 1 at {node.addresses[0]} (controller)" in shown
     assert f'topic "{topic}" with 3 partitions:' in shown
-    assert "partition 2, leader 1, replicas: 1, isrs: 1" in shown
+    assert f"partition 2, leader {leaders[2]}, replicas: {leaders[2]}, isrs: {leaders[2]}" in shown
     listed = json.loads(kcat("-L", "-J"))
-    assert listed["brokers"] == [{"id": 1, "name": node.address}]
+    brokers = sorted(listed["brokers"], key=lambda broker: broker["id"])
+    assert brokers == [{"id": number, "name": address} for number, address in enumerate(node.addresses, start=1)]
     (described,) = (each for each in listed["topics"] if each["topic"] == topic)
-    assert [(each["partition"], each["leader"]) for each in described["partitions"]] == [(0, 1), (1, 1), (2, 1)]
+    assert [(each["partition"], each["leader"]) for each in described["partitions"]] == list(enumerate(leaders))
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

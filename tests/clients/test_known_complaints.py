@@ -316,6 +316,11 @@ def add_partitions_request(transactional_id: str, producer_id: int, epoch: int, 
     )
 
 
+def _signal_all(node: NodeProcess, number: signal.Signals) -> None:
+    for pid in node.pids:
+        os.kill(pid, number)
+
+
 @BOTH_MODES
 def test_bump_of_the_epoch_after_lost_messages_fences_nobody(
     fresh_node: Callable[..., NodeProcess],
@@ -344,14 +349,14 @@ def test_bump_of_the_epoch_after_lost_messages_fences_nobody(
             producer.begin_transaction()
             producer.produce("t", b"in time", partition=0)
             assert producer.flush(WAIT_S) == 0
-            os.kill(node.pid, signal.SIGSTOP)
+            _signal_all(node, signal.SIGSTOP)
             try:
                 failures: list[confluent_kafka.KafkaError | None] = []
                 producer.produce("t", b"late", partition=0, on_delivery=lambda error, _, to=failures: to.append(error))
                 assert producer.flush(WAIT_S) == 0
                 assert [error is not None for error in failures] == [True]
             finally:
-                os.kill(node.pid, signal.SIGCONT)
+                _signal_all(node, signal.SIGCONT)
             producer.abort_transaction(WAIT_S)
         assert raw.transaction_state("t").producer_epoch <= 2, "no more than one bump for each loss"
     assert_topic_holds(node.address, "t", {0: [b"0", b"1"]}, mode=mode, aborted=None)
