@@ -135,6 +135,10 @@ async def test_prepare_commit_leaves_the_count_to_the_other_shard(tmp_path: Path
     assert not any(isinstance(it, Prepared) for it in local_records(image, OWN))
 
 
+def is_prepared(cluster: Cluster, log: LogId) -> bool:
+    return any(isinstance(it, Prepared) for it in local_records(cluster.data_dir, log))
+
+
 def group_records(data_dir: Path) -> list[object]:
     journal = open_read_only(data_dir / GROUP_JOURNAL, kind=JournalKind.GROUP)
     return [decode_group(it.kind, it.header, b"") for it in journal.frames(journal.start)]
@@ -241,9 +245,7 @@ async def test_log_without_records_is_prepared_again_after_a_loss_of_power(tmp_p
         cluster.disks[ShardNumber(0)].hold("group")
         nursery.start_soon(writer.end)
         with trio.fail_after(10):
-            while not all(
-                any(isinstance(it, Prepared) for it in local_records(cluster.data_dir, log)) for log in (OTHER, empty)
-            ):
+            while not all(is_prepared(cluster, log) for log in (OTHER, empty)):  # noqa: ASYNC110
                 await trio.sleep(0.01)
             in_doubt = cluster.crash(tmp_path / "in doubt")
             cluster.disks[ShardNumber(0)].let_go()
