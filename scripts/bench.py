@@ -12,16 +12,19 @@
     recovery         from SIGKILL under load to the first answer, and until everything is visible
     recovery-full    the same with up to a million transactions and 5 GB of journals; runs only if it is named
     offsets          transactions that also commit consumer offsets
+    processes        transactions and plain records on 1, 2 and 4 processes; runs only if it is named, with
+                     --peers journal,journal-2,journal-4
     spark            Spark's jobs by format("fairlog") and by the Kafka connector; runs only if it is named: it
                      installs Spark, and needs Java 17
     report           measures nothing: writes the report of the results in DIR again
     make-finished    measures nothing: makes `--count N` finished transactions for each peer, for recovery to begin with
 
-Without a SCENARIO, all except recovery-full and spark run. The peers take turns within each round, so that a noisy
-machine is equally noisy for all of them. The results are written to DIR: results.json, report.md, report.html and the
-charts; results of other scenarios in DIR are kept. The measured disk is the one that contains DIR. Files that are made
-only once (Kafka's jars, finished transactions) stay in bench-cache, or in the directory named by the environment
-variable BENCH_CACHE. This is not a test: people judge the figures, on a machine that they know. See docs/benchmarks.md.
+Without a SCENARIO, all run but those that run only if they are named. The peers take turns within each round, so that
+a noisy machine is equally noisy for all of them. The results are written to DIR: results.json, report.md, report.html
+and the charts; results of other scenarios in DIR are kept. The measured disk is the one that contains DIR. Files that
+are made only once (Kafka's jars, finished transactions) stay in bench-cache, or in the directory named by the
+environment variable BENCH_CACHE. This is not a test: people judge the figures, on a machine that they know. See
+docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -33,13 +36,13 @@ import sys
 from pathlib import Path
 
 import environment
-from peers.interface import NAMES
+from peers.interface import NAMES, SPREAD_NAMES
 
 SCENARIOS = (
     "txn-latency", "txn-throughput", "visible", "hung", "aborts", "produce", "fetch", "scale", "soak", "recovery",
     "offsets",
 )  # fmt: skip
-ONLY_NAMED = ("recovery-full", "spark")
+ONLY_NAMED = ("recovery-full", "processes", "spark")
 REPORT, MAKE_FINISHED = ALONE = ("report", "make-finished")
 
 
@@ -56,7 +59,7 @@ def main() -> int:
     arguments = parser.parse_args()
     scenarios: list[str] = arguments.scenarios
     peers: list[str] = [name for name in arguments.peers.split(",") if name]
-    for given, known in ((scenarios, (*SCENARIOS, *ONLY_NAMED, *ALONE)), (peers, NAMES)):
+    for given, known in ((scenarios, (*SCENARIOS, *ONLY_NAMED, *ALONE)), (peers, (*NAMES, *SPREAD_NAMES))):
         if strange := [name for name in given if name not in known]:
             parser.error(f"there is no {', '.join(strange)}; there are {', '.join(known)}")
     if len(scenarios) > 1 and (alone := [name for name in scenarios if name in ALONE]):

@@ -44,6 +44,7 @@ COSTS = {
     "recovery": Cost(22.0, 20.0, with_mock=False),
     "recovery-full": Cost(35.0, 60.0, with_mock=False),
     "offsets": Cost(4.8, 5.0),
+    "processes": Cost(4.5, 8.0),
     "spark": Cost(35.0, 60.0, with_mock=False),
 }
 """By scenario."""

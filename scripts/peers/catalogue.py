@@ -6,7 +6,7 @@ from pathlib import Path
 
 from peers import kafka_artifacts
 from peers.fairlog_node import FairlogNode
-from peers.interface import NAMES, Missing, Peer, Tuning
+from peers.interface import NAMES, SPREAD_NAMES, Missing, Peer, Tuning
 from peers.kafka import Kafka
 from peers.mock import Mock
 
@@ -21,6 +21,8 @@ def available(name: str, directory: Path, tuning: Tuning = _DEFAULTS) -> Peer | 
     match name:
         case "journal" | "markers":
             return FairlogNode(name, directory, tuning)
+        case "journal-2" | "journal-4":
+            return FairlogNode(name, directory, tuning, processes=int(name.removeprefix("journal-")))
         case "kafka" | "kafka-fsync":
             try:
                 return Kafka(name, directory, kafka_artifacts.obtain(), tuning)
@@ -29,4 +31,4 @@ def available(name: str, directory: Path, tuning: Tuning = _DEFAULTS) -> Peer | 
         case "mock":
             return Mock(directory)
         case _:
-            raise ValueError(f"there is no peer {name!r}; there are {', '.join(NAMES)}")
+            raise ValueError(f"there is no peer {name!r}; there are {', '.join((*NAMES, *SPREAD_NAMES))}")

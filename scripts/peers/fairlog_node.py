@@ -1,4 +1,5 @@
 """A Fairlog node, as a user runs it; `journal` and `markers` differ in how transactions of a new topic are kept.
+`journal-2` and `journal-4` have several processes; figures are those of all together, with the supervisor.
 
 Both answer when the data are on the disk (journal.fsync = commit, the default).
 """
@@ -28,13 +29,23 @@ class FairlogNode:
 
     durable = True
 
-    def __init__(self, name: Literal["journal", "markers"], directory: Path, tuning: Tuning) -> None:
+    def __init__(
+        self,
+        name: Literal["journal", "markers", "journal-2", "journal-4"],
+        directory: Path,
+        tuning: Tuning,
+        *,
+        processes: int = 1,
+    ) -> None:
         self.name = name
         self.directory = directory
         self.data = directory / "data"
         self.storage = f"fairlog-{fairlog.__version__}-{name}-formats-{'.'.join(map(str, _FORMATS))}"
-        self.description = f"Fairlog {fairlog.__version__}, transactions in {name} mode, commits flushed"
-        self.transactional_isolation: Isolation = "read_uncommitted" if name == "journal" else "read_committed"
+        mode = "markers" if name == "markers" else "journal"
+        self.description = f"Fairlog {fairlog.__version__}, transactions in {mode} mode, commits flushed"
+        if processes > 1:
+            self.description += f", {processes} processes"
+        self.transactional_isolation: Isolation = "read_uncommitted" if mode == "journal" else "read_committed"
         self.settings: Mapping[str, str] = {
             "FAIRLOG_LOG_LEVEL": "warning",
             "FAIRLOG_ADMIN_LISTEN": "off",
@@ -46,11 +57,11 @@ class FairlogNode:
             self.settings |= {"FAIRLOG_RETENTION_CHECK_INTERVAL_MS": str(tuning.retention_check_ms)}
         if tuning.clean_check_ms is not None:
             self.settings |= {"FAIRLOG_RETENTION_CLEAN_INTERVAL_MS": str(tuning.clean_check_ms)}
-        self._node = NodeProcess(self.data, dict(self.settings))
+        self._node = NodeProcess(self.data, dict(self.settings), processes=processes)
 
     @property
     def address(self) -> str:
-        return self._node.address
+        return self._node.addresses[0]
 
     @property
     def running(self) -> bool:
@@ -73,13 +84,16 @@ class FairlogNode:
         self._node.kill()
 
     def cpu_s(self) -> float:
-        return processes.cpu_s(self._node.pid)
+        return sum(map(processes.cpu_s, self._pids()))
 
     def memory_bytes(self) -> int:
-        return processes.memory_bytes(self._node.pid)
+        return sum(map(processes.memory_bytes, self._pids()))
 
     def written_bytes(self) -> int:
-        return processes.written_bytes(self._node.pid)
+        return sum(map(processes.written_bytes, self._pids()))
+
+    def _pids(self) -> set[int]:
+        return {self._node.pid, *self._node.pids}
 
     def disk_bytes(self) -> int:
         return processes.disk_bytes(self.data)

@@ -22,7 +22,10 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 NAMES = ("journal", "markers", "kafka", "kafka-fsync", "mock")
-"""All peers, in the order of the report's columns."""
+"""All peers of most scenarios, in the order of the report's columns."""
+
+SPREAD_NAMES = ("journal-2", "journal-4")
+"""Nodes of so many processes; for the scenario `processes`."""
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 
