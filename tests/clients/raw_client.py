@@ -13,6 +13,7 @@ import contextlib
 import select
 import socket
 import struct
+import time
 import warnings
 from collections import deque
 from collections.abc import Sequence
@@ -148,7 +149,7 @@ class RawClient:
         self._timeout_s = timeout_s
         self._socket = _connected(first, timeout_s)
         """The one; the one to the first broker, for what is nobody's in particular."""
-        self._router = _Router(first, timeout_s) if others else None
+        self._router = _Router([first, *others], timeout_s) if others else None
         self._correlation = 0
 
     def __enter__(self) -> Self:
@@ -328,6 +329,18 @@ class RawClient:
         row = answer.topics[0].partitions[0]
         return row.error_code, row.committed_offset
 
+    def settled_offset(self, group: str, topic: str, partition: int) -> tuple[int, int]:
+        """`committed_offset`, asked again as stock clients do while the offset is in a transaction.
+
+        With several processes the group's may hear of a decision after who has asked for it.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            code, offset = self.committed_offset(group, topic, partition)
+            if code != UNSTABLE_OFFSET_COMMIT or time.monotonic() > deadline:
+                return code, offset
+            time.sleep(0.002)
+
     def add_offsets(self, transactional_id: str, producer_id: int, epoch: int, group: str) -> int:
         """Error code of AddOffsetsToTxn."""
         request = AddOffsetsToTxnRequest[3](
@@ -367,7 +380,9 @@ class RawClient:
         return self.call(request, DescribeTransactionsResponse).transaction_states[0]
 
     def list_transactional_ids(self) -> list[str]:
-        """Of all ids that the coordinator knows."""
+        """Of all ids that the coordinators know."""
+        if self._router is not None:
+            return self._router.list_transactional_ids()
         request = ListTransactionsRequest[0](state_filters=[], producer_id_filters=[])
         answer = self.call(request, ListTransactionsResponse)
         assert answer.error_code == NONE
@@ -466,8 +481,9 @@ def _receive_exactly(connection: socket.socket, count: int) -> bytes:
 class _Router:
     """Connections to brokers other than the one for everything, and where answers are due, in their order."""
 
-    def __init__(self, bootstrap: str, timeout_s: float) -> None:
-        self._guide = RawClient(bootstrap, timeout_s=timeout_s)
+    def __init__(self, addresses: Sequence[str], timeout_s: float) -> None:
+        self._addresses = addresses
+        self._guide = RawClient(addresses[0], timeout_s=timeout_s)
         self._timeout_s = timeout_s
         self._sockets: dict[str, socket.socket] = {}
         self._due: deque[socket.socket | None] = deque()
@@ -484,6 +500,13 @@ class _Router:
         connection = None if address is None else self._connection(address)
         self._due.extend(connection for request in requests if getattr(request, "acks", None) != 0)
         return connection
+
+    def list_transactional_ids(self) -> list[str]:
+        found: list[str] = []
+        for address in self._addresses:
+            with RawClient(address, timeout_s=self._timeout_s) as client:
+                found += client.list_transactional_ids()
+        return found
 
     def next_answer(self) -> socket.socket | None:
         return self._due[0] if self._due else None

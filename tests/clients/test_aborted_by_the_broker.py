@@ -109,11 +109,11 @@ def test_aborted_by_the_broker_stays_aborted_until_the_client_says_so(
                     raw.UNKNOWN_PRODUCER_ID,
                 ]
         assert half.end(second, commit=False) == raw.NONE
-        assert second.committed_offset(GROUP, topic, INPUT) == (raw.NONE, -1)
+        assert second.settled_offset(GROUP, topic, INPUT) == (raw.NONE, -1)
         codes = [half.add(second, 2), half.produce(second, 2, b"next"), half.add_offsets(second)]
         codes += [half.commit_offset(second, 7), half.end(second, commit=True)]
         assert codes == [raw.NONE] * 5
-        assert second.committed_offset(GROUP, topic, INPUT) == (raw.NONE, 7)
+        assert second.settled_offset(GROUP, topic, INPUT) == (raw.NONE, 7)
     committed = {0: [], 1: [], 2: [b"next"]}
     assert_topic_holds(node.address, topic, committed, mode=mode, aborted={0: [b"first half"]})
 
@@ -137,6 +137,6 @@ def test_restart_between_the_halves_of_a_transaction_commits_both(
         codes = [half.add(client, 1), half.add(client, 2), half.produce(client, 2, b"second half")]
         codes += [half.produce(client, 0, b"more", sequence=1), half.end(client, commit=True)]
         assert codes == [raw.NONE] * 5
-        assert client.committed_offset(GROUP, topic, INPUT) == (raw.NONE, 5)
+        assert client.settled_offset(GROUP, topic, INPUT) == (raw.NONE, 5)
     committed = {0: [b"first half", b"more"], 1: [], 2: [b"second half"]}
     assert_topic_holds(node.address, topic, committed, mode=mode)

@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, ClientError, ClientKind
 from tests.clients.modes import BOTH_MODES, Mode
+from tests.clients.processes import one_process_only
 from tests.clients.raw_client import NONE, TRANSACTION_ABORTABLE, RawClient, batch, end_request
 from tests.clients.reading import WAIT_S, Reader, assert_topic_holds
 from tests.clients.test_timeouts import TIMEOUT_MS, wait_until_ended
@@ -421,6 +422,7 @@ def test_topic_deleted_before_a_transaction_ends_it_at_once(
     assert_topic_holds(node.address, "other", {0: [b"first", b"next"]}, mode=mode, aborted=None)
 
 
+@one_process_only("a failpoint ends a process, and not the node")
 @BOTH_MODES
 @pytest.mark.parametrize(
     ("point", "nth"),

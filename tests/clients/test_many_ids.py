@@ -24,7 +24,9 @@ FORGOTTEN_S = 60.0
 
 
 @BOTH_MODES
-def test_id_per_checkpoint_leaves_nothing_behind(fresh_node: Callable[..., NodeProcess], mode: Mode) -> None:
+def test_id_per_checkpoint_leaves_nothing_behind(
+    fresh_node: Callable[..., NodeProcess], mode: Mode, processes: int
+) -> None:
     """redpanda#12424: Flink takes a new transactional id for each checkpoint, and all of them were kept in memory.
 
     Thousands of ids, each with one transaction: they are forgotten when they have been idle for so long, by the
@@ -34,7 +36,7 @@ def test_id_per_checkpoint_leaves_nothing_behind(fresh_node: Callable[..., NodeP
         FAIRLOG_TRANSACTIONS_MAX_TIMEOUT_MS=str(IDLE_MS),
         FAIRLOG_TRANSACTIONS_TRANSACTIONAL_ID_EXPIRATION_MS=str(IDLE_MS + 1),
         FAIRLOG_TRANSACTIONS_PRODUCER_ID_EXPIRATION_MS=str(IDLE_MS),
-        FAIRLOG_JOURNAL_GROUP_JOURNALS="2",
+        FAIRLOG_JOURNAL_GROUP_JOURNALS=str(2 * processes),
         FAIRLOG_LOG_LEVEL="warning",
     )
     topic = make_topic(node.address)
