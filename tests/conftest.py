@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import hung, lacking
 
-LONGEST_FIRST = ("crash", "engines", "spark", "history", "simulation", "console", "limits", "node")
+LONGEST_FIRST = ("crash", "engines", "spark", "history", "simulation", "console", "limits", "node", "clients")
 """Folders with files that take a minute or more. The others follow as they were collected."""
 
 _HERE = Path(__file__).parent

@@ -37,11 +37,16 @@ def spread(metafunc: pytest.Metafunc) -> None:
         numbers = [1, SEVERAL]
     else:
         return
-    metafunc.parametrize("processes", numbers, scope="session", ids=lambda number: f"{number} processes")
+    metafunc.parametrize("processes", numbers, scope="session", ids=_name)
+
+
+def _name(number: int) -> str:
+    return "one process" if number == 1 else f"{number} processes"
 
 
 def skip_on_several(item: pytest.Item) -> None:
-    """Skip what is for one process only, if `--processes` asks for several."""
+    """Skip what is for one process only."""
     mark = item.get_closest_marker("one_process_only")
-    if mark is not None and (item.config.getoption("--processes") or 1) > 1:
+    callspec = getattr(item, "callspec", None)
+    if mark is not None and callspec is not None and callspec.params.get("processes", 1) > 1:
         pytest.skip(lacking.ONE_PROCESS_ONLY + mark.args[0])

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import CONFLUENT
+from tests.clients.processes import ALSO_ON_THREE
 from tests.clients.raw_client import GROUP, NONE, RawClient, leader_id_of
 from tests.clients.raw_member import RawMember
 from tests.clients.reading import WAIT_S
@@ -29,6 +30,7 @@ with warnings.catch_warnings():
 
 pytestmark = [
     pytest.mark.slow,
+    ALSO_ON_THREE,
     # kafka-python's own: a socket of a closed client is left to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

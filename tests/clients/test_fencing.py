@@ -9,10 +9,12 @@ import pytest
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import ClientError, ClientKind, Fenced, ProducerDriver
 from tests.clients.modes import BOTH_MODES, Mode
+from tests.clients.processes import ALSO_ON_THREE
 from tests.clients.reading import Reader, assert_topic_holds
 
 pytestmark = [
     pytest.mark.slow,
+    ALSO_ON_THREE,
     # kafka-python's own: a socket of a closed client is left to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

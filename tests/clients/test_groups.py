@@ -23,6 +23,7 @@ from tests.clients.group_members import (
     KafkaPythonMember,
     wait_until,
 )
+from tests.clients.processes import ALSO_ON_THREE
 from tests.clients.raw_member import REBALANCE_IN_PROGRESS, RawMember
 
 with warnings.catch_warnings():
@@ -31,6 +32,7 @@ with warnings.catch_warnings():
 
 pytestmark = [
     pytest.mark.slow,
+    ALSO_ON_THREE,
     # kafka-python's own: a socket of a closed client is left to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -15,11 +15,13 @@ from scripts.node_process import NodeProcess
 from tests.clients.drivers import AIOKAFKA, CONFLUENT, ClientKind
 from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.offset_drivers import OffsetsDriver, offsets_of
+from tests.clients.processes import ALSO_ON_THREE
 from tests.clients.raw_client import NONE, UNSTABLE_OFFSET_COMMIT, RawClient, batch
 from tests.clients.reading import Reader
 
 pytestmark = [
     pytest.mark.slow,
+    ALSO_ON_THREE,
     # kafka-python's own: a socket of a closed client is left to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

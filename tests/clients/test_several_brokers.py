@@ -228,8 +228,11 @@ def test_transaction_over_all_shards_and_a_group_of_another_is_whole(
 # --- processes that are killed ---------------------------------------------------------------------
 
 
-@BOTH_MODES
-@pytest.mark.parametrize("victim", range(SEVERAL))
+@pytest.mark.parametrize(
+    ("victim", "mode"),
+    [*((victim, Mode.JOURNAL) for victim in range(SEVERAL)), (1, Mode.MARKERS)],
+    ids=lambda value: value.value if isinstance(value, Mode) else None,
+)
 def test_process_that_is_killed_loses_nothing_that_was_answered_or_open(
     fresh_node: Callable[..., NodeProcess], mode: Mode, client: ClientKind, victim: int
 ) -> None:
