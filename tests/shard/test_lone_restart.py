@@ -10,6 +10,7 @@ import trio
 
 from coordinator.answers import Refusal
 from fairlog_types import ShardNumber, StorageFailure
+from journal import failpoints
 from partition.answers import RefusedAppend
 from shard.directory import shard_directory
 from tests.shard.neighbours import COUNT, Cluster, Writer, open_cluster
@@ -129,6 +130,30 @@ async def test_abort_whose_word_was_lost_reaches_the_other_shard_after_the_resta
             while state.open_transactions:  # noqa: ASYNC110
                 await trio.sleep(0.01)
         assert await cluster.values(OWN, OTHER) == NOTHING
+
+
+async def test_abort_that_is_said_again_after_the_restart_is_no_fault_of_the_shard_that_lived_on(
+    tmp_path: Path,
+) -> None:
+    """The coordinator was killed between PREPARE_ABORT and ABORTED: it says the abort again, and then what goes on."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        writer = await cluster.writer("t")
+        await writer.write(BOTH)
+        failpoints.arm({"FAIRLOG_FAILPOINT": "group.prepare_abort.appended:fail:1"})
+        try:
+            assert await writer.end(commit=False) is Refusal.STORAGE
+        finally:
+            failpoints.arm({})
+        await restart(cluster, COORDINATOR)
+        state = cluster.shards[ShardNumber(PARTICIPANT)].partitions.by_log[OTHER].state
+        with trio.fail_after(10):
+            while state.open_transactions:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        again = await cluster.writer("t")
+        await again.write(BOTH)
+        assert await again.end() is None
+        await visible_everywhere(cluster, again)
+        assert await cluster.values(OWN, OTHER) == BOTH
 
 
 async def test_transaction_that_began_while_its_shard_restarted_is_not_aborted(tmp_path: Path) -> None:
