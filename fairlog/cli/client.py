@@ -5,7 +5,7 @@ belongs to the request. `connect` asks ApiVersions first; each request has one v
 speaks, and a broker that does not serve it is told so by name instead of being sent something it misreads.
 Nothing here is specific to Fairlog: the same commands work against any broker.
 
-What it does not do: pipelining, retries, TLS, more than one broker at a time.
+What it does not do: pipelining, retries, TLS. More than one broker: `fairlog.cli.brokers`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ TIMEOUT_S = 15.0
 _ANSWER_BYTES_MAX = 256 * 1024 * 1024
 
 Answer = TypeVar("Answer", bound=ResponsePayload)
+
+
+class NoAnswer(ClientError):
+    """The broker cannot be reached, or has not answered."""
 
 
 class Refused(ClientError):
@@ -116,9 +120,9 @@ class Connection:
                 raise ClientError(f"{self.address} does not speak Kafka's protocol: a frame of {length} bytes")
             frame = self._receive(length)
         except TimeoutError as error:
-            raise ClientError(f"the broker at {self.address} did not answer within {TIMEOUT_S:g} s") from error
+            raise NoAnswer(f"the broker at {self.address} did not answer within {TIMEOUT_S:g} s") from error
         except OSError as error:
-            raise ClientError(f"the connection to {self.address} broke: {error.strerror or error}") from error
+            raise NoAnswer(f"the connection to {self.address} broke: {error.strerror or error}") from error
         if struct.unpack_from(">i", frame)[0] != self._correlation_id:
             raise ClientError(f"{self.address} sent an answer that does not belong to the request")
         return frame
@@ -128,7 +132,7 @@ class Connection:
         while count:
             part = self._stream.recv(min(count, 1 << 20))
             if not part:
-                raise ClientError(f"the broker at {self.address} closed the connection")
+                raise NoAnswer(f"the broker at {self.address} closed the connection")
             parts.append(part)
             count -= len(part)
         return b"".join(parts)
@@ -140,7 +144,7 @@ def connect(address: Address) -> Generator[Connection]:
     try:
         stream = socket.create_connection((address.host, address.port), TIMEOUT_S)
     except OSError as error:
-        raise ClientError(f"cannot reach a broker at {address}: {error.strerror or error}") from error
+        raise NoAnswer(f"cannot reach a broker at {address}: {error.strerror or error}") from error
     with stream:
         connection = Connection(address, stream)
         connection.negotiate()

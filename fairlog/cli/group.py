@@ -18,7 +18,7 @@ from fairlog.cli.errors import ClientError
 from fairlog.cli.output import say, show_fields, show_json, show_table
 
 if TYPE_CHECKING:
-    from fairlog.cli.client import Connection
+    from fairlog.cli.brokers import Brokers
     from fairlog.cli.group_offsets import Standing, Target
     from fairlog.cli.groups_admin import Place
 
@@ -43,17 +43,18 @@ def list_all(
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the broker's consumer groups, and their states."""
-    from fairlog.cli.client import connect
+    """List the consumer groups of all brokers, and their states."""
+    from fairlog.cli.brokers import connect_to_all
     from fairlog.cli.groups_admin import list_groups
 
-    with connect(bootstrap) as connection:
-        found = list_groups(connection, state or ())
+    with connect_to_all(bootstrap) as brokers:
+        found = list_groups(brokers, state or ())
     if json:
         show_json([asdict(each) for each in found])
     else:
         rows = [(each.group, each.state, each.protocol_type) for each in found]
         show_table(("group", "state", "protocol type"), rows, empty="there are no groups")
+    brokers.require_all("the groups that it coordinates are not shown")
 
 
 @app.command(
@@ -61,16 +62,18 @@ def list_all(
 )
 def describe(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
     """Show a group: its state, and for each partition the committed offset, the lag, and the member that reads it."""
+    from fairlog.cli.brokers import connect_to_all
     from fairlog.cli.coordinators import group_coordinator
     from fairlog.cli.group_offsets import standings
     from fairlog.cli.groups_admin import Group, committed_offsets, describe_group
 
-    with group_coordinator(bootstrap, name) as connection:
+    with connect_to_all(bootstrap) as brokers:
+        connection = group_coordinator(brokers, name)
         group = describe_group(connection, name)
         committed = committed_offsets(connection, name)
         if group is None and not committed:
             raise ClientError(f"there is no group {name}")
-        lines = standings(connection, group, committed)
+        lines = standings(brokers, group, committed)
     group = group or Group("Empty", "", "", ())
     if json:
         show_json(
@@ -86,6 +89,7 @@ def describe(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
                 "partitions": [asdict(each) for each in lines],
             }
         )
+        brokers.require_all(_NO_LAG)
         return
     show_fields(
         {
@@ -99,6 +103,10 @@ def describe(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
     rows = [(o.topic, o.partition, o.committed, o.end, o.lag, o.client_id, o.member_id) for o in lines]
     columns = ("topic", "partition", "committed", "end", "lag", "client id", "member id")
     show_table(columns, rows, empty=f"group {name} has no committed offsets")
+    brokers.require_all(_NO_LAG)
+
+
+_NO_LAG = "the lag in partitions that it leads is not known"
 
 
 def _total_lag(lines: Sequence[Standing]) -> str | None:
@@ -154,18 +162,21 @@ def reset(
     json: Json = False,
 ) -> None:
     """Set the offsets at which a group continues. The group must have no members. Nothing changes without --execute."""
+    from fairlog.cli.brokers import connect_to_all
     from fairlog.cli.coordinators import group_coordinator
     from fairlog.cli.group_offsets import offsets_of
     from fairlog.cli.groups_admin import commit_offsets, committed_offsets, describe_group, refuse_members
 
     target = _target(to_earliest, to_latest, to_offset, to_timestamp)
-    with group_coordinator(bootstrap, name) as connection:
+    with connect_to_all(bootstrap) as brokers:
+        connection = group_coordinator(brokers, name)
         refuse_members(name, describe_group(connection, name))
         committed = committed_offsets(connection, name)
-        places = _chosen(connection, topic) if topic else list(committed)
+        places = _chosen(brokers, topic) if topic else list(committed)
         if not places:
             raise ClientError(f"group {name} has no committed offsets; name the topic with --topic")
-        planned = offsets_of(connection, places, target)
+        planned = offsets_of(brokers, places, target)
+        brokers.require_all("no offset is set")
         if not dry_run:
             commit_offsets(connection, name, planned)
     lines = [
@@ -215,14 +226,14 @@ def _unix_ms(text: str) -> int:
     return round(in_utc.timestamp() * 1000)
 
 
-def _chosen(connection: Connection, topics: Iterable[str]) -> list[Place]:
+def _chosen(brokers: Brokers, topics: Iterable[str]) -> list[Place]:
     """The partitions that --topic names."""
     from fairlog.cli.topics_admin import partition_count
 
     places: list[Place] = []
     for text in topics:
         name, separator, numbers = text.partition(":")
-        count = partition_count(connection, name)
+        count = partition_count(brokers, name)
         if count is None:
             raise ClientError(f"there is no topic {name}")
         wanted = numbers.split(",") if separator else map(str, range(count))

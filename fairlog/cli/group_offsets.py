@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from fairlog.cli.client import Connection
+from fairlog.cli.brokers import Brokers
 from fairlog.cli.groups_admin import Committed, Group, Member, Place
-from fairlog.cli.topics_admin import describe_topic, offsets_at, partition_count
+from fairlog.cli.topics_admin import describe_topic, leaders_of, offsets_at, partition_count
 
 
 class TargetKind(Enum):
@@ -38,7 +38,7 @@ class Standing:
     committed: int | None
     """None if the group has committed nothing there."""
     end: int | None
-    """The partition's end; None if there is no such partition any more."""
+    """The partition's end; None if there is no such partition any more, or its leader does not answer."""
     lag: int | None
     """How many records are yet to be read."""
     client_id: str | None
@@ -48,28 +48,32 @@ class Standing:
     """What was committed along with the offset."""
 
 
-def standings(connection: Connection, group: Group | None, committed: Mapping[Place, Committed]) -> Sequence[Standing]:
+def standings(brokers: Brokers, group: Group | None, committed: Mapping[Place, Committed]) -> Sequence[Standing]:
     """Every partition that the group has an offset for, or that a member of it reads, in order."""
     owners: dict[Place, Member] = {}
     if group is not None:
         owners = {place: member for member in group.members for place in member.partitions}
     places = sorted(committed.keys() | owners.keys())
-    ends = offsets_of(connection, places, Target(TargetKind.LATEST))
+    ends = offsets_of(brokers, places, Target(TargetKind.LATEST))
     return [_standing(place, committed.get(place), ends.get(place), owners.get(place)) for place in places]
 
 
-def offsets_of(connection: Connection, places: Collection[Place], target: Target) -> Mapping[Place, int]:
-    """Where `target` is in each partition, in order; partitions that do not exist are left out."""
+def offsets_of(brokers: Brokers, places: Collection[Place], target: Target) -> Mapping[Place, int]:
+    """Where `target` is in each partition, in order.
+
+    Without partitions that do not exist, and those whose leader does not answer.
+    """
     found: dict[Place, int] = {}
     for topic in sorted({topic for topic, _ in places}):
-        if partition_count(connection, topic) is None:
+        if partition_count(brokers, topic) is None:
             continue
-        held = {each.partition: each for each in describe_topic(connection, topic)}
-        wanted = sorted(partition for of_topic, partition in places if of_topic == topic and partition in held)
+        described = describe_topic(brokers, topic)
+        held = {each.partition: each.offsets for each in described if each.offsets is not None}
         timed: Mapping[int, int] = {}
         if target.kind is TargetKind.TIMESTAMP:
-            timed = offsets_at(connection, topic, wanted, target.number)
-        for partition in wanted:
+            timed = offsets_at(brokers, topic, leaders_of(described), target.number)
+            held = {partition: offsets for partition, offsets in held.items() if partition in timed}
+        for partition in sorted(partition for of_topic, partition in places if of_topic == topic and partition in held):
             start, end = held[partition].start, held[partition].end
             match target.kind:
                 case TargetKind.EARLIEST:

@@ -27,6 +27,7 @@ from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 from kio.static.primitive import i32, i64
 
+from fairlog.cli.brokers import Broker, Brokers
 from fairlog.cli.client import Connection, check
 from fairlog.cli.errors import ClientError
 
@@ -42,7 +43,7 @@ _UNKNOWN = "Dead"
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A group that the broker coordinates."""
+    """A group that a broker coordinates."""
 
     group: str
     state: str
@@ -80,12 +81,15 @@ class Committed:
     metadata: str
 
 
-def list_groups(connection: Connection, states: Sequence[str]) -> Sequence[Listed]:
-    """All groups in one of `states` (all of them without any), by name."""
-    answer = connection.request(ListGroupsRequest(states_filter=tuple(states)), ListGroupsResponse)
-    check("listing groups", answer.error_code)
-    found = [Listed(str(each.group_id), each.group_state, each.protocol_type) for each in answer.groups]
-    return sorted(found, key=lambda each: each.group)
+def list_groups(brokers: Brokers, states: Sequence[str]) -> Sequence[Listed]:
+    """All brokers' groups in one of `states` (all of them without any), by name."""
+
+    def ask(broker: Broker) -> Sequence[Listed]:
+        answer = broker.connection.request(ListGroupsRequest(states_filter=tuple(states)), ListGroupsResponse)
+        check("listing groups", answer.error_code)
+        return [Listed(str(each.group_id), each.group_state, each.protocol_type) for each in answer.groups]
+
+    return sorted((each for found in brokers.each(ask) for each in found), key=lambda each: each.group)
 
 
 def describe_group(connection: Connection, name: str) -> Group | None:

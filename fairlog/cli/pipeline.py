@@ -198,19 +198,19 @@ def _run(planned: Pipeline, conf: Mapping[str, str]) -> None:
 def _make_topics(planned: Pipeline) -> None:
     """Create missing topics that the pipeline writes. Topics that it only reads must exist: a name may be misspelt."""
     from fairlog.cli import topics_admin
-    from fairlog.cli.client import connect
+    from fairlog.cli.brokers import connect_to_all
 
     try:
         address = Address.parse(planned.bootstrap)
     except ValueError as error:
         raise ClientError(f"bootstrap {planned.bootstrap!r}: {error}") from error
-    with connect(address) as connection:
+    with connect_to_all(address) as brokers:
         for topic in planned.topics_read:
-            if topics_admin.partition_count(connection, topic) is None:
+            if topics_admin.partition_count(brokers, topic) is None:
                 raise ClientError(f"there is no topic {topic}; create it with: fairlog topic create {topic}")
         for topic in planned.topics_written:
-            if topics_admin.partition_count(connection, topic) is None:
-                partitions = topics_admin.create_topic(connection, topic, None, {})
+            if topics_admin.partition_count(brokers, topic) is None:
+                partitions = topics_admin.create_topic(brokers.first, topic, None, {})
                 _tell(f"created topic {topic} with {partitions} partition{'s' if partitions != 1 else ''}")
 
 

@@ -141,12 +141,12 @@ def _counted(records: int) -> str:
 
 def _partitions(bootstrap: Address, topic: str) -> int:
     from fairlog.cli import stock_client
-    from fairlog.cli.client import connect
+    from fairlog.cli.brokers import connect_to_all
     from fairlog.cli.topics_admin import partition_count
 
     stock_client.load("produce")
-    with connect(bootstrap) as connection:
-        found = partition_count(connection, topic)
+    with connect_to_all(bootstrap) as brokers:
+        found = partition_count(brokers, topic)
     if found is None:
         raise ClientError(f"there is no topic {topic}; create it with: fairlog topic create {topic}")
     return found

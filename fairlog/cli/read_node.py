@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from fairlog.cli import stock_client
-from fairlog.cli.client import Connection, connect
+from fairlog.cli.brokers import Brokers, connect_to_all
 from fairlog.cli.errors import ClientError
 from fairlog.cli.record_forms import ReadRecord
 from fairlog.cli.selection import Range, Selection, Start, begin_at
@@ -122,13 +122,15 @@ class _Reading:
             yield _record(message, place, offset, self._client.TIMESTAMP_NOT_AVAILABLE)
 
     def _check_broker(self) -> None:
-        """Has the broker been away for too long? Asked when nothing comes."""
+        """Has the broker, or a leader, been away for too long? Asked when nothing comes."""
         since = self._down_since
         if since is None:
             return
         try:
-            with connect(self._bootstrap):
-                self._down_since = None
+            with connect_to_all(self._bootstrap) as brokers:
+                for topic in self._selection.topics:
+                    _held(brokers, topic, self._selection)
+            self._down_since = None
         except ClientError:
             if time.monotonic() - since > GIVE_UP_S:
                 raise
@@ -229,22 +231,25 @@ class GroupReading(_Reading):
 def open_node(bootstrap: Address, selection: Selection, group: str | None) -> Generator[AssignedReading | GroupReading]:
     """Begin to read. Raises ClientError, here and from `chunks`."""
     stock_client.load("consume")
-    with connect(bootstrap) as connection:
-        if group is not None and not connection.serves(_JOIN_GROUP):
+    with connect_to_all(bootstrap) as brokers:
+        if group is not None and not brokers.first.serves(_JOIN_GROUP):
             raise ClientError(f"the broker at {bootstrap} does not serve consumer groups")
-        held = {topic: _held(connection, topic, selection) for topic in selection.topics}
+        held = {topic: _held(brokers, topic, selection) for topic in selection.topics}
     if group is None:
         yield AssignedReading(bootstrap, selection, held)
     else:
         yield GroupReading(bootstrap, selection, held, group)
 
 
-def _held(connection: Connection, topic: str, selection: Selection) -> dict[int, Range]:
-    if partition_count(connection, topic) is None:
+def _held(brokers: Brokers, topic: str, selection: Selection) -> dict[int, Range]:
+    if partition_count(brokers, topic) is None:
         raise ClientError(f"there is no topic {topic}")
+    found = {each.partition: each.offsets for each in describe_topic(brokers, topic)}
+    brokers.require_all(f"it leads partitions of {topic}, which cannot be read")
     return {
-        each.partition: Range(each.start, each.stable if selection.committed_only else each.end)
-        for each in describe_topic(connection, topic)
+        partition: Range(offsets.start, offsets.stable if selection.committed_only else offsets.end)
+        for partition, offsets in found.items()
+        if offsets is not None
     }
 
 

@@ -6,14 +6,18 @@ passes through here, has no use for it.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, astuple
 from enum import Enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fairlog.cli.bootstrap import Bootstrap, Json
 from fairlog.cli.output import say, show_json, show_table
+
+if TYPE_CHECKING:
+    from fairlog.cli.topics_admin import Partition
 
 app = typer.Typer(
     name="topic",
@@ -81,12 +85,12 @@ def create(
 def list_all(bootstrap: Bootstrap, json: Json = False) -> None:
     """List all topics."""
     from fairlog.cli import topic_changes, topics_admin
-    from fairlog.cli.client import connect
+    from fairlog.cli.brokers import connect_to_all
 
     columns = ("topic", "partitions", "transactions")
-    with connect(bootstrap) as connection:
-        partitions = topics_admin.topic_partitions(connection)
-        modes = topic_changes.transaction_modes(connection, list(partitions))
+    with connect_to_all(bootstrap) as brokers:
+        partitions = topics_admin.topic_partitions(brokers)
+        modes = topic_changes.transaction_modes(brokers.first, list(partitions))
     rows = [(name, count, modes[name]) for name, count in partitions.items()]
     if json:
         show_json([dict(zip(columns, row, strict=True)) for row in rows])
@@ -102,19 +106,31 @@ def describe(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
     start; with markers it includes them.
     """
     from fairlog.cli import topic_changes, topics_admin
-    from fairlog.cli.client import connect
+    from fairlog.cli.brokers import connect_to_all
 
-    with connect(bootstrap) as connection:
-        partitions = topics_admin.describe_topic(connection, name)
-        mode = topic_changes.transaction_modes(connection, [name])[name]
+    with connect_to_all(bootstrap) as brokers:
+        partitions = topics_admin.describe_topic(brokers, name)
+        mode = topic_changes.transaction_modes(brokers.first, [name])[name]
     if json:
-        show_json({"topic": name, "transactions": mode, "partitions": [asdict(each) for each in partitions]})
+        show_json({"topic": name, "transactions": mode, "partitions": [_document(each) for each in partitions]})
     else:
-        rows = [(p.partition, p.leader, p.leader_epoch, p.start, p.stable, p.end, p.end - p.start) for p in partitions]
         columns = ("partition", "leader", "leader epoch", "start", "stable", "end", "records")
         if mode is not None:
             say(f"transactions: {mode}")
-        show_table(columns, rows, empty=f"topic {name} has no partitions")
+        show_table(columns, map(_row, partitions), empty=f"topic {name} has no partitions")
+    brokers.require_all("the offsets in partitions that it leads are not known")
+
+
+def _document(it: Partition) -> Mapping[str, int | None]:
+    start, end, stable = (None, None, None) if it.offsets is None else astuple(it.offsets)
+    place = {"partition": it.partition, "leader": it.leader, "leader_epoch": it.leader_epoch}
+    return {**place, "start": start, "end": end, "stable": stable}
+
+
+def _row(it: Partition) -> tuple[int | None, ...]:
+    place = it.partition, it.leader, it.leader_epoch
+    held = it.offsets
+    return (*place, *[None] * 4) if held is None else (*place, held.start, held.stable, held.end, held.end - held.start)
 
 
 @app.command(
@@ -191,11 +207,11 @@ def trim(
 ) -> None:
     """Delete a partition's records before an offset. It cannot be undone; later records keep their offsets."""
     from fairlog.cli import topic_changes
-    from fairlog.cli.client import connect
+    from fairlog.cli.brokers import connect_to_all
 
     first = -1 if offset == "end" else _offset(offset)
-    with connect(bootstrap) as connection:
-        start = topic_changes.delete_records(connection, name, partition, first)
+    with connect_to_all(bootstrap) as brokers:
+        start = topic_changes.delete_records(brokers, name, partition, first)
     if json:
         show_json({"topic": name, "partition": partition, "start": start})
     else:

@@ -25,7 +25,9 @@ from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterCon
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
+from fairlog.cli.brokers import Brokers
 from fairlog.cli.client import TIMEOUT_S, Connection, check
+from fairlog.cli.topics_admin import leader
 
 TRANSACTIONS = "fairlog.transactions"
 _TOPIC = i8(2)
@@ -94,12 +96,12 @@ def add_partitions(connection: Connection, name: str, total: int) -> None:
     check(f"adding partitions to topic {name}", answer.error_code, answer.error_message)
 
 
-def delete_records(connection: Connection, name: str, partition: int, offset: int) -> int:
+def delete_records(brokers: Brokers, name: str, partition: int, offset: int) -> int:
     """Delete the records before an offset (-1: all); answers where the partition begins now."""
     wanted = DeleteRecordsPartition(partition_index=i32(partition), offset=i64(offset))
     topic = DeleteRecordsTopic(name=TopicName(name), partitions=(wanted,))
     request = DeleteRecordsRequest(topics=(topic,), timeout=_timeout())
-    (answer,) = connection.request(request, DeleteRecordsResponse).topics
+    (answer,) = leader(brokers, name, partition).request(request, DeleteRecordsResponse).topics
     (deleted,) = answer.partitions
     code = deleted.error_code
     check(f"deleting records of {name}-{partition}", code, _NOT_DELETED.get(code))

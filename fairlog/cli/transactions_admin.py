@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from kio.schema.describe_cluster.v0.request import DescribeClusterRequest
-from kio.schema.describe_cluster.v0.response import DescribeClusterResponse
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
 from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
 from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
@@ -26,6 +24,7 @@ from kio.static.primitive import i8, i32Timedelta
 
 from coordinator.transaction_groups import group_of
 from fairlog.broker_configs import GROUP_SEPARATOR
+from fairlog.cli.brokers import Broker, Brokers
 from fairlog.cli.client import TIMEOUT_S, Connection, check
 from fairlog.cli.describe_transactions import TransactionState, decode_answer_untrusted
 from fairlog.cli.errors import ClientError
@@ -41,7 +40,7 @@ _ASK_AGAIN_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A transactional id that the broker knows."""
+    """A transactional id that a broker coordinates."""
 
     transactional_id: str
     producer_id: int
@@ -50,20 +49,26 @@ class Listed:
     """Whose transactions share one commit order; the id itself, if it is of no group."""
 
 
-def list_transactions(connection: Connection, states: Sequence[str]) -> Sequence[Listed]:
-    """All transactional ids in one of `states` (all of them without any), by id.
+def list_transactions(brokers: Brokers, states: Sequence[str]) -> Sequence[Listed]:
+    """All brokers' transactional ids in one of `states` (all of them without any), by id.
 
     The states are Kafka's, in any case; others are passed on as they are, for a broker may know more of them.
     """
-    listed = _list(connection, states)
-    separator = group_separator(connection) if listed else ""
-    found = [
-        Listed(
-            each.transactional_id, each.producer_id, each.transaction_state, group_of(each.transactional_id, separator)
-        )
-        for each in listed
-    ]
-    return sorted(found, key=lambda each: each.transactional_id)
+
+    def ask(broker: Broker) -> Sequence[Listed]:
+        listed = _list(broker.connection, states)
+        separator = group_separator(broker) if listed else ""
+        return [
+            Listed(
+                each.transactional_id,
+                each.producer_id,
+                each.transaction_state,
+                group_of(each.transactional_id, separator),
+            )
+            for each in listed
+        ]
+
+    return sorted((each for found in brokers.each(ask) for each in found), key=lambda each: each.transactional_id)
 
 
 def _list(connection: Connection, states: Sequence[str]) -> Sequence[ListedState]:
@@ -80,28 +85,28 @@ def _list(connection: Connection, states: Sequence[str]) -> Sequence[ListedState
     return answer.transaction_states
 
 
-def group_separator(connection: Connection) -> str:
+def group_separator(broker: Broker) -> str:
     """What stands between group and member in a transactional id; empty if the broker has no such groups."""
-    brokers = connection.request(
-        DescribeClusterRequest(include_cluster_authorized_operations=False), DescribeClusterResponse
-    )
-    check("asking for the brokers", brokers.error_code, brokers.error_message)
     resource = DescribeConfigsResource(
-        resource_type=_BROKER,
-        resource_name=str(int(brokers.brokers[0].broker_id)),
-        configuration_keys=(GROUP_SEPARATOR,),
+        resource_type=_BROKER, resource_name=str(broker.node_id), configuration_keys=(GROUP_SEPARATOR,)
     )
     request = DescribeConfigsRequest(resources=(resource,), include_synonyms=False, include_documentation=False)
-    (answer,) = connection.request(request, DescribeConfigsResponse).results
+    (answer,) = broker.connection.request(request, DescribeConfigsResponse).results
     check("asking for the broker's configs", answer.error_code, answer.error_message)
     return next((each.value or "" for each in answer.configs if each.name == GROUP_SEPARATOR), "")
 
 
-def list_prepared(connection: Connection) -> Sequence[TransactionState]:
-    """The open transactions that have no time-out, by id: only their program, or an operator, ends them (KIP-939).
+def list_prepared(brokers: Brokers) -> Sequence[TransactionState]:
+    """All brokers' open transactions that have no time-out, by id: only their program, or an operator, ends them
+    (KIP-939).
 
-    The broker does not hear of a prepare, so each of them may be prepared.
+    Brokers do not hear of a prepare, so each of them may be prepared.
     """
+    found = brokers.each(lambda broker: _list_prepared(broker.connection))
+    return sorted((each for of_broker in found for each in of_broker), key=lambda each: each.transactional_id)
+
+
+def _list_prepared(connection: Connection) -> Sequence[TransactionState]:
     listed = _list(connection, (_OPEN,))
     if not listed:
         return ()
@@ -112,7 +117,7 @@ def list_prepared(connection: Connection) -> Sequence[TransactionState]:
         check(f"describing transactional id {state.transactional_id}", code)
         if state.state == _OPEN and state.timeout_ms == NO_TIMEOUT_MS:
             found.append(state)
-    return sorted(found, key=lambda each: each.transactional_id)
+    return found
 
 
 def describe_transaction(connection: Connection, transactional_id: str) -> TransactionState:

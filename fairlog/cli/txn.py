@@ -47,12 +47,12 @@ def list_all(
     ] = False,
     json: Json = False,
 ) -> None:
-    """List the broker's transactional ids, their states, and their groups if there are any.
+    """List the transactional ids of all brokers, their states, and their groups if there are any.
 
     With --prepared, list the open transactions of two-phase commits with another system. The note in that system names
     the same producer id and epoch.
     """
-    from fairlog.cli.client import connect
+    from fairlog.cli.brokers import connect_to_all
     from fairlog.cli.transactions_admin import list_prepared, list_transactions
 
     if prepared:
@@ -60,12 +60,13 @@ def list_all(
             raise typer.BadParameter(
                 "--prepared and --state cannot be used together: prepared transactions are Ongoing"
             )
-        with connect(bootstrap) as connection:
-            waiting = list_prepared(connection)
+        with connect_to_all(bootstrap) as brokers:
+            waiting = list_prepared(brokers)
         _show_prepared(waiting, json=json)
+        brokers.require_all(_NOT_SHOWN)
         return
-    with connect(bootstrap) as connection:
-        found = list_transactions(connection, state or ())
+    with connect_to_all(bootstrap) as brokers:
+        found = list_transactions(brokers, state or ())
     if json:
         show_json([asdict(each) for each in found])
     else:
@@ -75,6 +76,10 @@ def list_all(
             columns.append("group")
             rows = [[*row, each.group] for row, each in zip(rows, found, strict=True)]
         show_table(columns, rows, empty="there are no transactional ids")
+    brokers.require_all(_NOT_SHOWN)
+
+
+_NOT_SHOWN = "the transactional ids that it coordinates are not shown"
 
 
 def _show_prepared(found: Sequence[TransactionState], *, json: bool) -> None:
@@ -109,11 +114,12 @@ def _show_prepared(found: Sequence[TransactionState], *, json: bool) -> None:
 @app.command("describe", epilog="\b\nExample:\n  fairlog txn describe billing-7")
 def describe(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None:
     """Show an id's producer, and its open transaction if there is one."""
+    from fairlog.cli.brokers import connect_to_all
     from fairlog.cli.coordinators import transaction_coordinator
     from fairlog.cli.transactions_admin import NO_TIMEOUT_MS, describe_transaction
 
-    with transaction_coordinator(bootstrap, transactional_id) as connection:
-        found = describe_transaction(connection, transactional_id)
+    with connect_to_all(bootstrap) as brokers:
+        found = describe_transaction(transaction_coordinator(brokers, transactional_id), transactional_id)
     if json:
         show_json(
             {
@@ -160,11 +166,12 @@ def abort(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> Non
     open. A transaction without a time-out waits for another system (`txn list --prepared`): first ask that system what
     it has committed.
     """
+    from fairlog.cli.brokers import connect_to_all
     from fairlog.cli.coordinators import transaction_coordinator
     from fairlog.cli.transactions_admin import fence
 
-    with transaction_coordinator(bootstrap, transactional_id) as connection:
-        epoch, was_open = fence(connection, transactional_id)
+    with connect_to_all(bootstrap) as brokers:
+        epoch, was_open = fence(transaction_coordinator(brokers, transactional_id), transactional_id)
     if json:
         show_json({"transactional_id": transactional_id, "producer_epoch": epoch})
     elif was_open:
@@ -180,11 +187,13 @@ def show(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None
     The broker remembers the last five committed transactions; they are shown oldest first. Only Fairlog brokers do
     this. A transaction is written as producer id, producer epoch and its number in that epoch.
     """
+    from fairlog.cli.brokers import connect_to_all
     from fairlog.cli.coordinators import transaction_coordinator
     from fairlog.cli.transactions_admin import describe_transaction
 
-    with transaction_coordinator(bootstrap, transactional_id) as connection:
-        committed = describe_transaction(connection, transactional_id).committed
+    with connect_to_all(bootstrap) as brokers:
+        coordinator = transaction_coordinator(brokers, transactional_id)
+        committed = describe_transaction(coordinator, transactional_id).committed
     if json:
         show_json([asdict(each) for each in committed])
         return

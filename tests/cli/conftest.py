@@ -18,12 +18,15 @@ import pytest
 from kio.index import load_request_schema
 from kio.schema.api_versions.v3.response import ApiVersion, ApiVersionsResponse
 from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v9.response import MetadataResponse, MetadataResponseBroker
+from kio.schema.types import BrokerId
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i16, i32, i32Timedelta
 
 from tests.cli.in_process import FairlogCommand, fairlog_command
+from tests.three_processes import three as three
 
-API_VERSIONS = 18
+METADATA, API_VERSIONS = 3, 18
 
 Answers = Mapping[int, Callable[[Any], Any]]
 """By API key: the answer to a request. Bytes are sent as they are, and the connection closed; a bytearray is the body
@@ -31,12 +34,15 @@ of an answer that kio cannot write, to be sent behind a header of version 1."""
 
 
 class FakeBroker:
-    """Serves on a port of its own until `stop`; all versions of what `answers` has, unless `served` says otherwise."""
+    """Serves on a port of its own until `stop`; all versions of what `answers` has, unless `served` says otherwise.
+
+    Without an answer to Metadata of its own it is the only broker, with node id 5.
+    """
 
     def __init__(self, answers: Answers, served: Mapping[int, tuple[int, int]]) -> None:
         self.requests: list[Any] = []
-        self._answers = answers
-        self._served = {**dict.fromkeys(answers, (0, 99)), **served}
+        self._answers = {METADATA: lambda _request: metadata_of(self), **answers}
+        self._served = {**dict.fromkeys(self._answers, (0, 99)), **served}
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.host, self.port = self._listener.getsockname()
         self.address = f"{self.host}:{self.port}"
@@ -88,6 +94,18 @@ class FakeBroker:
             ),
             throttle_time=i32Timedelta.parse(timedelta(0)),
         )
+
+
+def metadata_of(*brokers: FakeBroker) -> MetadataResponse:
+    """These brokers, with node ids from 5."""
+    return MetadataResponse(
+        throttle_time=i32Timedelta.parse(timedelta(0)),
+        brokers=tuple(
+            MetadataResponseBroker(node_id=BrokerId(5 + number), host=each.host, port=i32(each.port))
+            for number, each in enumerate(brokers)
+        ),
+        topics=(),
+    )
 
 
 @pytest.fixture

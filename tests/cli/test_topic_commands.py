@@ -12,6 +12,7 @@ import pytest
 from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
 from kio.schema.create_partitions.v2.response import CreatePartitionsResponse, CreatePartitionsTopicResult
 from kio.schema.create_topics.v5.response import CreatableTopicResult, CreateTopicsResponse
+from kio.schema.delete_records.v2.request import DeleteRecordsRequest
 from kio.schema.delete_records.v2.response import (
     DeleteRecordsPartitionResult,
     DeleteRecordsResponse,
@@ -459,6 +460,7 @@ def test_topic_trim_names_the_first_offset_to_keep(fake_broker: StartBroker, fai
     errors = [ErrorCode.offset_out_of_range, ErrorCode.none, ErrorCode.none]
     broker = fake_broker(
         {
+            METADATA: metadata(orders=2),
             DELETE_RECORDS: lambda request: DeleteRecordsResponse(
                 throttle_time=NO_THROTTLE,
                 topics=(
@@ -471,7 +473,7 @@ def test_topic_trim_names_the_first_offset_to_keep(fake_broker: StartBroker, fai
                         ),
                     ),
                 ),
-            )
+            ),
         }
     )
     at = ("--bootstrap", broker.address)
@@ -485,7 +487,9 @@ def test_topic_trim_names_the_first_offset_to_keep(fake_broker: StartBroker, fai
         "fairlog: deleting records of orders-1: OFFSET_OUT_OF_RANGE (the partition ends before this offset)\n",
     )
     offsets_asked = [
-        request.topics[0].partitions[0].offset for request in broker.requests if hasattr(request, "topics")
+        request.topics[0].partitions[0].offset
+        for request in broker.requests
+        if isinstance(request, DeleteRecordsRequest)
     ]
     assert offsets_asked == [70, -1, 71]
     for text in ("-1", "ende", "1.5"):

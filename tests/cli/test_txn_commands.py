@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.schema.describe_cluster.v0.response import DescribeClusterBroker, DescribeClusterResponse
 from kio.schema.describe_configs.v4.response import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
@@ -41,7 +40,7 @@ from fairlog.kafka.handlers.api_65_describe_transactions import (
 from fairlog.kafka.wire import Writer
 
 FIND_COORDINATOR, INIT_PRODUCER_ID, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 10, 22, 65, 66
-DESCRIBE_CONFIGS, DESCRIBE_CLUSTER = 32, 60
+DESCRIBE_CONFIGS = 32
 BROKER = 4
 NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 
@@ -131,21 +130,12 @@ def start(fake_broker: StartBroker) -> StartBroker:
     return started
 
 
-def separator_is(separator: str | None) -> Mapping[int, Callable[[Any], Any]]:
+def separator_is(separator: str | None, node_id: int = 5) -> Mapping[int, Callable[[Any], Any]]:
     """Answers what tells the transactional groups; None, if the broker does not know of them."""
-    brokers = DescribeClusterResponse(
-        throttle_time=NO_THROTTLE,
-        error_code=ErrorCode.none,
-        error_message=None,
-        cluster_id="c",
-        controller_id=BrokerId(5),
-        brokers=(DescribeClusterBroker(broker_id=BrokerId(5), host="localhost", port=i32(1), rack=None),),
-        cluster_authorized_operations=i32(-(2**31)),
-    )
 
     def configs(request: Any) -> DescribeConfigsResponse:
         (resource,) = request.resources
-        assert (resource.resource_type, resource.resource_name) == (BROKER, "5")
+        assert (resource.resource_type, resource.resource_name) == (BROKER, str(node_id))
         (key,) = resource.configuration_keys
         assert key == "fairlog.transaction.group.separator"
         known = DescribeConfigsResourceResult(
@@ -167,7 +157,7 @@ def separator_is(separator: str | None) -> Mapping[int, Callable[[Any], Any]]:
         )
         return DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=(result,))
 
-    return {DESCRIBE_CLUSTER: lambda _request: brokers, DESCRIBE_CONFIGS: configs}
+    return {DESCRIBE_CONFIGS: configs}
 
 
 def test_txn_list_shows_ids_and_passes_the_states_on(start: StartBroker, fairlog: Fairlog) -> None:
