@@ -459,6 +459,8 @@ class Settings:
     )
     process: int = 0
     """Which of the processes has these settings, from 0: no key, for the supervisor says so."""
+    admin_listeners: tuple[Address, ...] = ()
+    """Where the admin listener of each process is, by number, if there are several processes: no key either."""
     stop_grace_ms: int = key(
         10_000,
         whole(0),

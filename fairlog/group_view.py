@@ -56,12 +56,14 @@ class GroupReader:
         led: Mapping[LogId, Partition],
         place_of: Callable[[LogId], Place],
         members: Members,
+        led_elsewhere: Callable[[LogId], bool],
     ) -> None:
-        """`led` are the logs that this node leads: a live view."""
+        """`led` are the logs that this process leads: a live view. `led_elsewhere`: another one leads the log."""
         self._data_logs = data_logs
         self._led = led
         self._place_of = place_of
         self._members = members
+        self._led_elsewhere = led_elsewhere
 
     async def __call__(self) -> Sequence[GroupView]:
         """All groups that have members or committed offsets, by name. Raises StorageFailure."""
@@ -85,7 +87,10 @@ class GroupReader:
         log = LogId.of_topic(UUID(key.topic), key.partition)
         led = self._led.get(log)
         return GroupPartition(
-            self._place_of(log), committed.offset, None if led is None else led.visibility.high_watermark
+            self._place_of(log),
+            committed.offset,
+            None if led is None else led.visibility.high_watermark,
+            elsewhere=led is None and self._led_elsewhere(log),
         )
 
     def _view(self, group: str, partitions: Sequence[GroupPartition]) -> GroupView:

@@ -52,12 +52,15 @@ LABEL_CHARACTERS_MAX = 200
 
 
 def exposition(statistics: NodeStatistics, accept: str) -> tuple[bytes, str]:
-    """These, with the process' own, as text, and its content type. `accept` is the scraper's header. Blocks."""
+    """These, with the process' own, as text, and its content type. `accept` is the scraper's header. Blocks.
+
+    Of one of several processes each sample has the label `shard`.
+    """
     registry = CollectorRegistry()
-    registry.register(_Collector(statistics))
-    registry.register(_PROCESS)
-    registry.register(GC_COLLECTOR)
-    registry.register(PLATFORM_COLLECTOR)
+    for collector in (_Collector(statistics), _PROCESS, GC_COLLECTOR, PLATFORM_COLLECTOR):
+        registry.register(collector if statistics.shard is None else _OfShard(collector, statistics.shard))
+    if statistics.shards_up:
+        registry.register(_ShardsUp(statistics.shards_up))
     try:
         encode, content_type = choose_encoder(accept)
     except (TypeError, ValueError):  # a version that is no number: what any scraper can read is better than nothing
@@ -66,6 +69,35 @@ def exposition(statistics: NodeStatistics, accept: str) -> tuple[bytes, str]:
 
 
 _PROCESS = ProcessCollector(registry=None)
+
+
+class _OfShard(Collector):
+    """What another collector collects, with the shard's label."""
+
+    def __init__(self, collector: Collector, shard: int) -> None:
+        self._collector = collector
+        self._shard = str(shard)
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._collector.collect():
+            labelled = Metric(metric.name, metric.documentation, metric.type, metric.unit)
+            labelled.samples = [
+                sample._replace(labels={**sample.labels, "shard": self._shard}) for sample in metric.samples
+            ]
+            yield labelled
+
+
+class _ShardsUp(Collector):
+    def __init__(self, up: Mapping[int, bool]) -> None:
+        self._up = up
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "fairlog_shard_up", "1 if the shard's process has answered for this page", labels=["shard"]
+        )
+        for shard, up in sorted(self._up.items()):
+            family.add_metric([str(shard)], int(up))
+        yield family
 
 
 class _Collector(Collector):

@@ -121,7 +121,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 stack.push_async_callback(listener.aclose)
             advertised = advertised_address(settings, _bound_to(listeners))
             started = trio.current_time()
-            view = NodeView(_now_ms)
+            view = NodeView(_now_ms, None if settings.processes == 1 else settings.process)
             admin = await _open_admin(stack, settings, view)
             if settings.processes == 1:
                 await _take_over_backup(settings)
@@ -243,6 +243,7 @@ async def _open_admin(stack: AsyncExitStack, settings: Settings, view: NodeView)
     from fairlog.admin_http import admin_token, assets
     from fairlog.admin_http.app import make_app
     from fairlog.admin_http.server import open_admin_server
+    from fairlog.admin_http.shards import Shards
 
     try:
         listeners = await trio.open_tcp_listeners(address.port, host=address.host)
@@ -258,7 +259,8 @@ async def _open_admin(stack: AsyncExitStack, settings: Settings, view: NodeView)
     else:
         token = settings.admin.token.text
     files = await trio.to_thread.run_sync(assets.load)
-    app = make_app(view, token=token, host_names=settings.admin.hosts, assets=files)
+    shards = Shards(settings.process, settings.admin_listeners) if settings.admin_listeners else None
+    app = make_app(view, token=token, host_names=settings.admin.hosts, assets=files, shards=shards)
     await stack.enter_async_context(open_admin_server(app, listeners))
     bound = _bound_to(listeners)
     log.info("admin listener", address=str(bound))

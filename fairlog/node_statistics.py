@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coordinator.sinks.messages import SinkStatistics
 from coordinator.statistics import CoordinatorStatistics
@@ -118,3 +118,7 @@ class NodeStatistics:
     serving: bool
     refusing_writes: bool
     running: RunningStatistics | None
+    shard: int | None = None
+    """Of this process; None if there is only one."""
+    shards_up: Mapping[int, bool] = field(default_factory=dict[int, bool])
+    """Which shards answer the process that answers for all of them; empty in the others."""

@@ -31,6 +31,7 @@ from fairlog.admin_http.view import (
     PARTS_SHOWN,
     SINKS_SHOWN,
     AbortOutcome,
+    BrokerView,
     ClusterView,
     EndedTransaction,
     GroupView,
@@ -65,7 +66,7 @@ from fairlog.node_statistics import (
 )
 from fairlog.retention.task import Retention
 from fairlog.topic_configs import transactions
-from fairlog_types import LogId, LogKind, TxId
+from fairlog_types import LogId, LogKind, ShardNumber, TxId
 from partition.partition import Partition
 from shard.partitions import Partitions
 from shard.shard import Shard
@@ -103,9 +104,10 @@ class Parts:
 class NodeView:
     """Implements `fairlog.admin_http.view.Node`."""
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
-        """`now_ms` is the wall clock that the node writes down."""
+    def __init__(self, now_ms: Callable[[], int], shard: int | None = None) -> None:
+        """`now_ms` is the wall clock that the node writes down; `shard` is that of one of several processes."""
         self._now_ms = now_ms
+        self._shard = shard
         self._phase = Phase.RECOVERING
         self._parts: Parts | None = None
         self._read_groups: Cached[Sequence[GroupView]] | None = None
@@ -116,7 +118,9 @@ class NodeView:
     def serves(self, parts: Parts) -> None:
         """The node has recovered, and takes clients from now on."""
         self._parts = parts
-        reader = GroupReader(parts.shard.data_logs, parts.shard.partitions.by_log, self.place_of, parts.members)
+        reader = GroupReader(
+            parts.shard.data_logs, parts.shard.partitions.by_log, self.place_of, parts.members, self._is_led_elsewhere
+        )
         self._read_groups = Cached(reader, fresh_s=GROUPS_FRESH_S)
         self._phase = Phase.SERVING
 
@@ -159,7 +163,22 @@ class NodeView:
             lag_s=copier.lag_s,
             used_bytes=space.used_bytes,
             map_bytes=space.bytes_max,
+            shard=parts.cluster.shard,
+            shards=parts.cluster.placement.shards,
         )
+
+    async def brokers(self) -> Sequence[BrokerView]:
+        cluster = self._there().cluster
+        led: Counter[int] = Counter()
+        for topic in cluster.topics():
+            led.update(leader.node_id for leader in cluster.leaders(topic))
+            await trio.lowlevel.checkpoint()
+        addresses = {each.node_id: str(Address(each.host, each.port)) for each in cluster.brokers()}
+        views: list[BrokerView] = []
+        for shard in map(ShardNumber, range(cluster.placement.shards)):
+            node_id = cluster.broker_of(shard)
+            views.append(BrokerView(node_id, shard, addresses.get(node_id), led[node_id]))
+        return views
 
     async def topics(self, *, after: str, contains: str, count_max: int, partitions_max: int) -> TopicPage:
         parts = self._there()
@@ -175,7 +194,7 @@ class NodeView:
             partitions += topic.partitions
         logs = [log for topic in page for log in topic.logs()]
         sizes = await trio.to_thread.run_sync(_sizes, parts.shard.data_logs, logs)
-        views = tuple(_topic_view(topic, parts.shard.partitions, sizes) for topic in page)
+        views = tuple(_topic_view(topic, parts.cluster, parts.shard.partitions, sizes) for topic in page)
         more = bool(page) and page[-1] is not fitting[-1]
         return TopicPage(views, len(fitting), page[-1].name if more else None)
 
@@ -183,6 +202,10 @@ class NodeView:
         if self._read_groups is None:
             raise NotServing
         return await self._read_groups.get()
+
+    def _is_led_elsewhere(self, log: LogId) -> bool:
+        cluster = self._there().cluster
+        return cluster.shard_of(log) not in (None, cluster.shard)
 
     def place_of(self, log: LogId) -> Place:
         if log.kind != LogKind.TOPIC.value:
@@ -298,12 +321,14 @@ class NodeView:
 
     # --- statistics ---------------------------------------------------------------------------------
 
-    async def metrics(self, accept: str) -> tuple[bytes, str]:
+    async def metrics(self, accept: str, shards_up: Mapping[int, bool]) -> tuple[bytes, str]:
         statistics = NodeStatistics(
             version=__version__,
             serving=self._phase is Phase.SERVING,
             refusing_writes=self.refusing_because is not None,
             running=None if self._parts is None else await self._running(self._parts),
+            shard=self._shard,
+            shards_up=shards_up,
         )
         return await trio.to_thread.run_sync(_exposition, statistics, accept)
 
@@ -316,7 +341,7 @@ class NodeView:
             node_id=parts.cluster.node_id,
             topics=len(topics),
             topics_of_mode=Counter(map(transactions, topics)),
-            partitions=sum(topic.partitions for topic in topics),
+            partitions=self._partitions_led(parts, topics),
             appended_batches=appended.batches,
             appended_records=appended.records,
             appended_bytes=appended.size_bytes,
@@ -330,6 +355,11 @@ class NodeView:
             space=await trio.to_thread.run_sync(parts.shard.data_logs.space),
             group_lags=await _group_lags(await self.groups()),
         )
+
+    def _partitions_led(self, parts: Parts, topics: Sequence[Topic]) -> int:
+        if self._shard is None:
+            return sum(topic.partitions for topic in topics)
+        return sum(log.kind == LogKind.TOPIC.value for log in parts.shard.partitions.by_log)
 
     async def _unstable(self, parts: Parts) -> UnstableStatistics:
         partitions = records = 0
@@ -378,7 +408,7 @@ def _sizes(data_logs: DataLogs, logs: Sequence[LogId]) -> dict[LogId, int]:
     return sizes
 
 
-def _topic_view(topic: Topic, partitions: Partitions, sizes: Mapping[LogId, int]) -> TopicView:
+def _topic_view(topic: Topic, cluster: ClusterStore, partitions: Partitions, sizes: Mapping[LogId, int]) -> TopicView:
     views: list[PartitionView] = []
     for log in topic.logs():
         led = partitions.get(log)
@@ -393,7 +423,9 @@ def _topic_view(topic: Topic, partitions: Partitions, sizes: Mapping[LogId, int]
                 led.journal_bytes,
             )
             views.append(view)
-    return TopicView(topic.name, str(topic.topic_id), transactions(topic), tuple(views))
+    leaders = enumerate(cluster.leaders(topic))
+    elsewhere = tuple((number, leader.node_id) for number, leader in leaders if leader.node_id != cluster.node_id)
+    return TopicView(topic.name, str(topic.topic_id), transactions(topic), tuple(views), elsewhere)
 
 
 def _pinned_bytes(led: Partition, txid: TxId) -> int:
@@ -435,6 +467,6 @@ async def _group_lags(groups: Sequence[GroupView]) -> list[GroupLag]:
     for group in groups:
         await trio.lowlevel.checkpoint()
         for partition in group.partitions:
-            if not partition.place.deleted:
+            if not partition.place.deleted and partition.lag is not None:
                 lags[group.group, partition.place.topic] += partition.lag
     return [GroupLag(group, topic, lag) for (group, topic), lag in lags.items()]

@@ -2,6 +2,7 @@
 
     /                        the console               /health    the node's state, for probes
     /api/cluster             the node as a whole       /metrics   for Prometheus
+    /api/brokers             the node's brokers, and how they are
     /api/topics              topics, page by page
     /api/groups              consumer groups with lag
     /api/sinks               sinks, their last batches and open lanes
@@ -12,6 +13,9 @@
 Expensive documents are made at a limited rate (`cached`), however many clients ask; documents that are asked for by
 name cost what a page of them costs. An error is a document, too: `{"error": "<a sentence>"}`. docs/admin-http.md
 describes them all.
+
+Of several processes each answers for itself, with two exceptions: `/api/brokers` asks the others how they are, and the
+first one's `/metrics` has the pages of all (`shards`).
 """
 
 from __future__ import annotations
@@ -30,12 +34,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from fairlog.admin_http import documents
+from fairlog.admin_http import documents, metrics_pages
 from fairlog.admin_http.assets import Asset
 from fairlog.admin_http.cached import Cached
 from fairlog.admin_http.documents import Document
 from fairlog.admin_http.guard import Guard, refusal_of_change
 from fairlog.admin_http.health import health
+from fairlog.admin_http.shards import Shards
 from fairlog.admin_http.view import AbortOutcome, Node, NotServing
 from fairlog.edge.log_limiter import LogLimiter
 from fairlog_types import TxId
@@ -64,13 +69,24 @@ _STATUS = {
 }
 
 
-def make_app(node: Node, *, token: str, host_names: tuple[str, ...], assets: Mapping[str, Asset]) -> ASGIApp:
-    """The ASGI application. `token` is what changing calls need; `host_names` are answered to beside addresses."""
-    api = _Api(node, token)
+def make_app(
+    node: Node,
+    *,
+    token: str,
+    host_names: tuple[str, ...],
+    assets: Mapping[str, Asset],
+    shards: Shards | None = None,
+) -> ASGIApp:
+    """The ASGI application. `token` is what changing calls need; `host_names` are answered to beside addresses.
+
+    `shards` are the processes of the node, if there are several.
+    """
+    api = _Api(node, token, shards)
     routes = [
         Route("/health", api.health),
         Route("/metrics", api.metrics),
         Route("/api/cluster", api.cluster),
+        Route("/api/brokers", api.brokers),
         Route("/api/topics", api.topics),
         Route("/api/groups", api.groups),
         Route("/api/sinks", api.sinks),
@@ -85,9 +101,12 @@ def make_app(node: Node, *, token: str, host_names: tuple[str, ...], assets: Map
 
 
 class _Api:
-    def __init__(self, node: Node, token: str) -> None:
+    def __init__(self, node: Node, token: str, shards: Shards | None) -> None:
         self._node = node
         self._token = token
+        self._shards = shards
+        self._asking_shards = trio.Lock()
+        self._brokers = Cached(self._make_brokers, fresh_s=FRESH_S)
         self._cluster = Cached(self._make_cluster, fresh_s=FRESH_S)
         self._groups = Cached(self._make_groups, fresh_s=FRESH_S)
         self._sinks = Cached(self._make_sinks, fresh_s=FRESH_S)
@@ -101,12 +120,30 @@ class _Api:
         return JSONResponse(document, status)
 
     async def metrics(self, request: Request) -> Response:
+        accept = request.headers.get("accept", "")
+        if self._shards is not None and self._shards.is_first:
+            async with self._asking_shards:
+                return await self._metrics_of_all(self._shards, accept)
         async with self._looking_up:
-            content, content_type = await self._node.metrics(request.headers.get("accept", ""))
+            content, content_type = await self._node.metrics(accept, {})
         return Response(content, media_type=content_type)
+
+    async def _metrics_of_all(self, shards: Shards, accept: str) -> Response:
+        others = await shards.metrics(accept)
+        up = {shards.own: True, **{shard: found is not None for shard, found in others.items()}}
+        async with self._looking_up:
+            content, content_type = await self._node.metrics(accept, up)
+        pages = [others[shard] for shard in sorted(others)]
+        merged = await trio.to_thread.run_sync(
+            lambda: metrics_pages.merged([metrics_pages.read(content), *filter(None, pages)])
+        )
+        return Response(merged, media_type=content_type)
 
     async def cluster(self, _: Request) -> Response:
         return _json(await self._cluster.get())
+
+    async def brokers(self, _: Request) -> Response:
+        return _json(await self._brokers.get())
 
     async def topics(self, request: Request) -> Response:
         after, contains = request.query_params.get("after", ""), request.query_params.get("contains", "")
@@ -150,6 +187,15 @@ class _Api:
 
     async def _make_cluster(self) -> bytes:
         return _encode(documents.cluster(await self._node.cluster(), health(self._node)[1]))
+
+    async def _make_brokers(self) -> bytes:
+        views = await self._node.brokers()
+        own = health(self._node)[1]["status"]
+        if self._shards is None:
+            return _encode(documents.brokers(views, {each.shard: own for each in views}, {}))
+        statuses = {**await self._shards.health(), self._shards.own: own}
+        ports = {shard: address.port for shard, address in enumerate(self._shards.listeners)}
+        return _encode(documents.brokers(views, statuses, ports))
 
     async def _make_groups(self) -> bytes:
         # One by one: all in one step would hold up every producer for as long as it takes.

@@ -6,12 +6,13 @@ by a clock that does not jump. Readers must accept new fields, and new words for
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coordinator.answers import Description
 from fairlog.admin_http.view import (
     PARTS_SHOWN,
+    BrokerView,
     ClusterView,
     EndedTransaction,
     GroupView,
@@ -30,6 +31,8 @@ def cluster(view: ClusterView, health: Document) -> Document:
     return {
         "cluster_id": view.cluster_id,
         "node_id": view.node_id,
+        "shard": view.shard,
+        "shards": view.shards,
         "version": view.version,
         "start": view.start,
         "address": view.address,
@@ -40,6 +43,23 @@ def cluster(view: ClusterView, health: Document) -> Document:
         "connections": view.connections,
         "copy": {"backlog_bytes": view.backlog_bytes, "lag_ms": _ms(view.lag_s)},
         "data_logs": {"used_bytes": view.used_bytes, "map_bytes": view.map_bytes},
+    }
+
+
+def brokers(views: Sequence[BrokerView], statuses: Mapping[int, str | None], ports: Mapping[int, int]) -> Document:
+    """`statuses` and `ports`, of the admin listeners, are by shard."""
+    return {
+        "brokers": [
+            {
+                "node_id": each.node_id,
+                "shard": each.shard,
+                "address": each.address,
+                "partitions": each.partitions,
+                "status": statuses.get(each.shard) or "down",
+                "admin_port": ports.get(each.shard),
+            }
+            for each in views
+        ]
     }
 
 
@@ -65,6 +85,7 @@ def topics(page: TopicPage) -> Document:
                     }
                     for each in topic.partitions
                 ],
+                "elsewhere": [{"partition": partition, "leader": node_id} for partition, node_id in topic.elsewhere],
             }
             for topic in page.topics
         ],
@@ -78,7 +99,7 @@ def group(view: GroupView) -> Document:
         "group": view.group,
         "state": view.state,
         "members": view.members,
-        "lag": sum(each.lag for each in view.partitions),
+        "lag": sum(each.lag or 0 for each in view.partitions),
         "partitions": [
             {
                 **_place(each.place),

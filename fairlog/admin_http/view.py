@@ -6,7 +6,7 @@ Nothing here knows HTTP, JSON or the shape of a page.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -58,13 +58,16 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic, whole."""
+    """A topic."""
 
     name: str
     topic_id: str
     transactions: str
     """How they reach the topic: `journal` or `markers`."""
     partitions: tuple[PartitionView, ...]
+    """Those that this process leads."""
+    elsewhere: tuple[tuple[int, int], ...] = ()
+    """The others: their numbers, and the node ids of their leaders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +87,18 @@ class GroupPartition:
     place: Place
     committed: int
     high_watermark: int | None
-    """None if the partition is gone."""
+    """None if the partition is gone, or led by another process."""
+    elsewhere: bool = False
+    """Another process leads it."""
 
     @property
-    def lag(self) -> int:
-        """From what is committed to the end, as in Kafka; 0 is reached.
+    def lag(self) -> int | None:
+        """From what is committed to the end, as in Kafka; 0 is reached. None if another process knows the end.
 
         So many records, unless retention or compaction has taken some of them.
         """
+        if self.elsewhere:
+            return None
         return 0 if self.high_watermark is None else max(0, self.high_watermark - self.committed)
 
 
@@ -212,6 +219,18 @@ class Sinks:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerView:
+    """A broker of the node: the one process, or one of several."""
+
+    node_id: int
+    shard: int
+    address: str | None
+    """What clients are told to connect to; None if it has never started."""
+    partitions: int
+    """That it leads."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterView:
     """The node as a whole."""
 
@@ -231,6 +250,9 @@ class ClusterView:
     lag_s: float
     used_bytes: int
     map_bytes: int
+    shard: int
+    shards: int
+    """1 if there is only one process."""
 
 
 class AbortOutcome(Enum):
@@ -257,6 +279,10 @@ class Node(Protocol):
 
     async def cluster(self) -> ClusterView:
         """Raises NotServing."""
+        ...
+
+    async def brokers(self) -> Sequence[BrokerView]:
+        """All brokers, by shard. Raises NotServing."""
         ...
 
     async def topics(self, *, after: str, contains: str, count_max: int, partitions_max: int) -> TopicPage:
@@ -288,6 +314,9 @@ class Node(Protocol):
         """Abort this transaction, if it is still open. Raises NotServing."""
         ...
 
-    async def metrics(self, accept: str) -> tuple[bytes, str]:
-        """Everything that is counted, in a format of Prometheus that `accept` allows, and its content type."""
+    async def metrics(self, accept: str, shards_up: Mapping[int, bool]) -> tuple[bytes, str]:
+        """Everything that is counted, in a format of Prometheus that `accept` allows, and its content type.
+
+        `shards_up` is empty, or says of all shards whether they have answered.
+        """
         ...

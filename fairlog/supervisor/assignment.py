@@ -25,18 +25,28 @@ class Assignment:
     process: int
     """Its number, from 0."""
     listen: Address
-    admin: Address | None
+    admins: tuple[Address, ...]
+    """Where the admin listener of each process is, by number; empty if there are none."""
     supervisor: int
     """A descriptor that the process inherits: the reading end of a pipe that ends with the supervisor."""
 
+    @property
+    def admin(self) -> Address | None:
+        return self.admins[self.process] if self.admins else None
+
     def to_environment(self) -> Mapping[str, str]:
-        admin = None if self.admin is None else str(self.admin)
-        return {PROCESS_VARIABLE: json.dumps([self.process, str(self.listen), admin, self.supervisor])}
+        admins = [str(each) for each in self.admins]
+        return {PROCESS_VARIABLE: json.dumps([self.process, str(self.listen), admins, self.supervisor])}
 
     def apply(self, settings: Settings) -> Settings:
         """The settings with which the process runs, from those that all have in common. Raises ConfigError."""
         own = settings_of_process(settings, self.process)
-        return dataclasses.replace(own, listen=self.listen, admin=dataclasses.replace(own.admin, listen=self.admin))
+        return dataclasses.replace(
+            own,
+            listen=self.listen,
+            admin=dataclasses.replace(own.admin, listen=self.admin),
+            admin_listeners=self.admins,
+        )
 
 
 def assignment_in(environment: Mapping[str, str]) -> Assignment | None:
@@ -45,12 +55,17 @@ def assignment_in(environment: Mapping[str, str]) -> Assignment | None:
     if text is None:
         return None
     try:
-        told: Any = json.loads(text)
-        process, listen, admin, supervisor = told
-        return Assignment(
-            int(process), Address.parse(listen), None if admin is None else Address.parse(admin), int(supervisor)
-        )
+        return _read(json.loads(text))
     except (ValueError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{PROCESS_VARIABLE} is no setting: fairlog serve sets it for the processes that it starts"
         ) from error
+
+
+def _read(told: Any) -> Assignment:
+    process, listen, admins, supervisor = told
+    if admins and not 0 <= process < len(admins):
+        raise ValueError("the process has no admin listener")
+    return Assignment(
+        int(process), Address.parse(listen), tuple(Address.parse(each) for each in admins), int(supervisor)
+    )

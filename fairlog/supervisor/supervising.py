@@ -82,7 +82,8 @@ def supervise(
         ]
         prepare(settings)
         pipe = stack.enter_context(_pipe())
-        assignments = [Assignment(number, *each, pipe) for number, each in enumerate(addresses)]
+        admins = tuple(admin for _, admin in addresses if admin is not None)
+        assignments = [Assignment(number, listen, admins, pipe) for number, (listen, _) in enumerate(addresses)]
         grace_s = settings.stop_grace_ms / 1000 + _MARGIN_S
         return trio.run(_Supervisor(assignments, command, environment, grace_s).run)
 

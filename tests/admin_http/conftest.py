@@ -6,7 +6,7 @@ Fault model of the double: it answers at once with what a test has put into it, 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from fairlog.admin_http.app import make_app
 from fairlog.admin_http.assets import Asset
 from fairlog.admin_http.view import (
     AbortOutcome,
+    BrokerView,
     ClusterView,
     EndedTransaction,
     GroupPartition,
@@ -36,6 +37,7 @@ from fairlog.admin_http.view import (
     Transactions,
 )
 from fairlog_types import LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
+from tests.three_processes import three as three
 
 TOKEN = "a-token-of-the-tests"
 TXID = TxId(ProducerId(7), ProducerEpoch(2), 4)
@@ -49,6 +51,9 @@ class FakeNode:
     phase: Phase = Phase.SERVING
     refusing_because: str | None = None
     failure: Exception | None = None
+    shards: int = 1
+    led_elsewhere: bool = False
+    """Whether another process leads a partition of each topic."""
     outcome: AbortOutcome = AbortOutcome.ABORTED
     aborted: list[tuple[str, TxId]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
@@ -67,14 +72,21 @@ class FakeNode:
     async def cluster(self) -> ClusterView:
         await trio.lowlevel.checkpoint()
         self._ask("cluster")
-        return ClusterView("c" * 22, 1, "9.9", 3, "h:1", 12.5, 2, 7, 4, 1024, 0.5, 4096, 1 << 30)
+        return ClusterView("c" * 22, 1, "9.9", 3, "h:1", 12.5, 2, 7, 4, 1024, 0.5, 4096, 1 << 30, 0, self.shards)
+
+    async def brokers(self) -> Sequence[BrokerView]:
+        await trio.lowlevel.checkpoint()
+        self._ask("brokers")
+        return [BrokerView(1 + shard, shard, f"h:{1 + shard}", 7) for shard in range(self.shards)]
 
     async def topics(self, *, after: str, contains: str, count_max: int, partitions_max: int) -> TopicPage:
         await trio.lowlevel.checkpoint()
         self._ask(f"topics after {after!r} with {contains!r}")
         fitting = [name for name in self.topic_names if contains in name]
         page = [name for name in fitting if name > after][:count_max]
-        views = tuple(TopicView(name, "ab" * 16, "markers", (PartitionView(0, 2, 10, 7, 1, 800, 64),)) for name in page)
+        elsewhere = ((1, 2),) if self.led_elsewhere else ()
+        led = (PartitionView(0, 2, 10, 7, 1, 800, 64),)
+        views = tuple(TopicView(name, "ab" * 16, "markers", led, elsewhere) for name in page)
         return TopicPage(views, len(fitting), page[-1] if page and page[-1] != fitting[-1] else None)
 
     async def groups(self) -> Sequence[GroupView]:
@@ -82,6 +94,8 @@ class FakeNode:
         self._ask("groups")
         orders, gone = Place("orders", 0), Place("ab" * 16, 1, deleted=True)
         partitions = GroupPartition(orders, 4, 10), GroupPartition(gone, 4, None)
+        if self.led_elsewhere:
+            partitions += (GroupPartition(Place("orders", 1), 4, None, elsewhere=True),)
         return [GroupView(name, "Stable", 2, partitions) for name in self.group_names]
 
     def transactions(self) -> Transactions:
@@ -105,9 +119,11 @@ class FakeNode:
         self.aborted.append((transactional_id, txid))
         return self.outcome
 
-    async def metrics(self, accept: str) -> tuple[bytes, str]:
+    async def metrics(self, accept: str, shards_up: Mapping[int, bool]) -> tuple[bytes, str]:
         await trio.lowlevel.checkpoint()
-        return f"accepting {accept}\n".encode(), "text/plain; version=0.0.4; charset=utf-8"
+        self._ask("metrics")
+        page = "".join(f'fairlog_shard_up{{shard="{shard}"}} {int(up)}\n' for shard, up in shards_up.items())
+        return f"# HELP accepting {accept}\n{page}".encode(), "text/plain; version=0.0.4; charset=utf-8"
 
 
 A_SINK = SinkView(

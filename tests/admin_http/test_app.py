@@ -57,6 +57,21 @@ async def test_cluster_document_has_the_node_and_its_health(ask: Ask) -> None:
     assert (document["node_id"], document["uptime_ms"]) == (1, 12_500.0)
 
 
+async def test_lag_that_another_process_knows_is_null_and_not_in_the_sum(ask: Ask, node: FakeNode) -> None:
+    """A dashboard can tell it from a group that has read everything."""
+    node.led_elsewhere = True
+    (group,) = (await ask("/api/groups")).document["groups"]
+    assert group["lag"] == 6
+    assert [each["lag"] for each in group["partitions"]] == [6, 0, None]
+
+
+async def test_topic_has_the_leaders_of_partitions_that_other_processes_lead(ask: Ask, node: FakeNode) -> None:
+    """They are in no other figure."""
+    node.led_elsewhere = True
+    (topic,) = (await ask("/api/topics")).document["topics"]
+    assert (topic["elsewhere"], topic["records"]) == ([{"partition": 1, "leader": 2}], 8)
+
+
 async def test_groups_document_has_the_lag(ask: Ask) -> None:
     """Offsets are dense, so the lag is a number of records; a partition that is gone has none."""
     (group,) = (await ask("/api/groups")).document["groups"]
@@ -251,5 +266,5 @@ async def test_console_that_a_browser_has_is_not_sent_again(ask: Ask) -> None:
 async def test_metrics_are_what_the_node_says_in_the_format_asked_for(ask: Ask) -> None:
     """Scrapers ask for their format."""
     answer = await ask("/metrics", headers={"accept": "application/openmetrics-text"})
-    assert answer.body == b"accepting application/openmetrics-text\n"
+    assert answer.body == b"# HELP accepting application/openmetrics-text\n"
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")

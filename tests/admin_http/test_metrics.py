@@ -86,7 +86,12 @@ def read(
     text, _ = exposition(
         NodeStatistics("9.9", serving=running is not None, refusing_writes=False, running=running), accept
     )
-    families = text_string_to_metric_families(text.decode())
+    return samples_of(text)
+
+
+def samples_of(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """A page's samples, by name and labels."""
+    families = text_string_to_metric_families(page.decode())
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in families
@@ -210,10 +215,32 @@ def test_metrics_are_plain_text_for_who_asks_for_a_version_that_is_none(version:
     assert content_type.startswith("text/plain")
 
 
+def test_metrics_of_one_of_several_processes_have_its_shard() -> None:
+    """Each sample has the label, and the one that answers for all says who has answered."""
+    statistics = NodeStatistics("9.9", serving=True, refusing_writes=False, running=RUNNING, shard=1)
+    for _ in range(2):  # what prometheus-client keeps itself is not changed
+        samples = samples_of(exposition(statistics, "")[0])
+        assert {dict(labels).get("shard") for _, labels in samples} == {"1"}
+        assert samples["fairlog_transactions", (("shard", "1"), ("state", "open"))] == 1
+    of_all = samples_of(exposition(replace(statistics, shards_up={0: False, 1: True}), "")[0])
+    assert of_all.items() - samples.items() >= {
+        (("fairlog_shard_up", (("shard", "0"),)), 0.0),
+        (("fairlog_shard_up", (("shard", "1"),)), 1.0),
+    }
+
+
+def test_metrics_of_the_only_process_have_no_shard() -> None:
+    """Its series are those that they were before there could be several."""
+    assert not any("shard" in dict(labels) for _, labels in read())
+
+
 def test_documentation_lists_exactly_what_there_is() -> None:
     """docs/admin-http.md has every metric of ours, by the name that a query uses, and no other."""
     page = (Path(__file__).parents[2] / "docs" / "admin-http.md").read_text(encoding="utf-8")
     table = page.partition("## Metrics")[2].partition("### What to alert on")[0]
-    samples = {name for name, _ in read() if name.startswith("fairlog_")}
+    statistics = NodeStatistics(
+        "9.9", serving=True, refusing_writes=False, running=RUNNING, shard=0, shards_up={0: True}
+    )
+    samples = {name for name, _ in samples_of(exposition(statistics, "")[0]) if name.startswith("fairlog_")}
     names = {re.sub(r"_(bucket|count|sum|created)$", "", name) for name in samples}
     assert set(re.findall(r"`(fairlog_\w+)`", table)) == names

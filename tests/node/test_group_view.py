@@ -21,6 +21,7 @@ from fairlog_types import LogId, Offset
 
 TOPIC = UUID(int=7)
 GONE = UUID(int=8)
+ELSEWHERE = UUID(int=9)
 
 
 class State(Enum):
@@ -46,7 +47,7 @@ def data_logs(tmp_path: Path) -> Iterator[LmdbDataLogs]:
     logs = LmdbDataLogs.open(tmp_path, map_bytes=1 << 26)
     with logs.write() as writer:
         for shard, entries in enumerate(
-            [[("a", TOPIC, 1, 4), ("a", TOPIC, 0, 9), ("b", GONE, 0, 3)], [("c", TOPIC, 0, 2)]]
+            [[("a", TOPIC, 1, 4), ("a", TOPIC, 0, 9), ("b", GONE, 0, 3)], [("c", TOPIC, 0, 2), ("c", ELSEWHERE, 0, 2)]]
         ):
             writer.create(LogId.of_offsets(shard))
             values = [
@@ -69,7 +70,7 @@ def reader(data_logs: LmdbDataLogs, members: Any) -> GroupReader:
         LogId.of_topic(TOPIC, 0): SimpleNamespace(visibility=SimpleNamespace(high_watermark=Offset(10))),
         LogId.of_topic(TOPIC, 1): SimpleNamespace(visibility=SimpleNamespace(high_watermark=Offset(10))),
     }
-    return GroupReader(data_logs, led, place_of, members)
+    return GroupReader(data_logs, led, place_of, members, lambda log: log == LogId.of_topic(ELSEWHERE, 0))
 
 
 async def test_groups_are_those_with_offsets_and_those_with_members(data_logs: LmdbDataLogs) -> None:
@@ -88,6 +89,12 @@ async def test_lag_is_what_lies_between_the_committed_offset_and_the_end(data_lo
     ]  # fmt: skip
     (gone,) = groups[1].partitions
     assert (gone.place.deleted, gone.high_watermark, gone.lag) == (True, None, 0)
+
+
+async def test_lag_in_a_partition_that_another_process_leads_is_not_known(data_logs: LmdbDataLogs) -> None:
+    """It is not taken for none."""
+    groups = await reader(data_logs, MemoryMembers({}))()
+    assert sorted((each.elsewhere, each.lag) for each in groups[2].partitions) == [(False, 8), (True, None)]
 
 
 async def test_groups_that_are_many_let_others_run(data_logs: LmdbDataLogs) -> None:

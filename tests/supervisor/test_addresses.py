@@ -96,17 +96,21 @@ def test_addresses_that_overlap_or_do_not_suffice_are_refused(flags: dict[str, s
     assert str(raised.value).startswith(words)
 
 
-@pytest.mark.parametrize("admin", [None, Address("::1", 4)])
-def test_assignment_reads_back_as_it_is_written_and_overrides_the_addresses(admin: Address | None) -> None:
-    """The ports that the supervisor has picked are those of the process."""
-    assignment = Assignment(1, Address("h", 3), admin, 7)
+@pytest.mark.parametrize("admins", [(), (Address("::1", 3), Address("::1", 4))])
+def test_assignment_reads_back_as_it_is_written_and_overrides_the_addresses(admins: tuple[Address, ...]) -> None:
+    """The ports that the supervisor has picked are those of the process, which is told the others' as well."""
+    assignment = Assignment(1, Address("h", 3), admins, 7)
+    admin = admins[1] if admins else None
     assert assignment_in(assignment.to_environment()) == assignment
     settings = assignment.apply(settings_with(2, listen="h:0", advertised="b:5"))
     assert (settings.process, settings.listen, settings.admin.listen) == (1, Address("h", 3), admin)
+    assert settings.admin_listeners == admins
     assert settings.advertised == Address("b", 6)
 
 
-@pytest.mark.parametrize("text", ["1", "", "[1,2]", '[0,"h","h:1",3]', "[0,1,2,3]", '["x","h:1",null,3]'])
+@pytest.mark.parametrize(
+    "text", ["1", "", "[1,2]", '[0,"h","h:1",3]', "[0,1,2,3]", '["x","h:1",[],3]', '[1,"h:1",["h:2"],3]']
+)
 def test_assignment_set_by_hand_is_refused(text: str) -> None:
     """The variable is no setting."""
     with pytest.raises(ConfigError, match="FAIRLOG_PROCESS is no setting: fairlog serve sets it for the processes"):
