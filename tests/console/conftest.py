@@ -29,11 +29,12 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from scripts import browser as browsers
 from scripts.node_process import NodeProcess
+from tests.three_processes import TOKEN as TOKEN
+from tests.three_processes import three as three
 
 WAIT_S = 60.0
 """Patience: a browser beside other work."""
 STARTS = 3
-TOKEN = "the-token-of-these-tests"
 
 T = TypeVar("T")
 
@@ -167,13 +168,14 @@ def node(new_node: Callable[..., NodeProcess]) -> NodeProcess:
 
 
 @pytest.fixture
-def new_console(driver: Chrome) -> Iterator[Callable[[NodeProcess], Console]]:
-    """The console of a node, not opened yet."""
+def new_console(driver: Chrome) -> Iterator[Callable[[NodeProcess | str], Console]]:
+    """The console of a node, or the one at a URL, not opened yet."""
     consoles: list[Console] = []
 
-    def make(node: NodeProcess) -> Console:
-        assert node.console is not None
-        console = Console(driver, node.console)
+    def make(node: NodeProcess | str) -> Console:
+        url = node if isinstance(node, str) else node.console
+        assert url is not None
+        console = Console(driver, url)
         console.look()
         console.complaints()
         consoles.append(console)

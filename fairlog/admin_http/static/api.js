@@ -33,6 +33,7 @@ async function call(path, options = {}) {
 }
 
 export const cluster = () => call("/api/cluster");
+export const brokers = () => call("/api/brokers");
 export const transactions = () => call("/api/transactions");
 export const sinks = () => call("/api/sinks");
 export const groups = () => call("/api/groups");

@@ -14,10 +14,15 @@ export async function refresh() {
   show(document.getElementById("groups-empty"), groups.length === 0);
 }
 
+/** Its records in all partitions whose end is known here; others than this process may lead some. */
+function lag(group) {
+  return group.partitions.some((each) => each.lag === null) ? `${count(group.lag)} + …` : count(group.lag);
+}
+
 function groupRow() {
   const row = foldingRow(LABELS, NUMERIC);
   row.update = (group) => {
-    row.set([group.group, group.state, count(group.members), count(group.lag)], (details) =>
+    row.set([group.group, group.state, count(group.members), lag(group)], (details) =>
       fillTable(
         details,
         ["partition", "committed", "high watermark", "lag"],
@@ -25,7 +30,7 @@ function groupRow() {
           place(each),
           count(each.committed),
           each.high_watermark === null ? "–" : count(each.high_watermark),
-          count(each.lag),
+          each.lag === null ? "–" : count(each.lag),
         ]),
       ),
     );

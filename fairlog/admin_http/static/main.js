@@ -1,11 +1,13 @@
 // The loop: once a second the node is asked how it is and for what is being looked at; nothing while nobody looks.
 
 import * as api from "./api.js";
-import { setText } from "./dom.js";
+import * as brokers from "./brokers.js";
+import { setText, show } from "./dom.js";
 import { age, bytes, count, duration, timeOfDay } from "./format.js";
 import * as groups from "./groups.js";
 import { announce, setTrouble } from "./notices.js";
 import * as sinks from "./sinks.js";
+import { PILLS } from "./states.js";
 import * as topics from "./topics.js";
 import * as transactions from "./transactions.js";
 
@@ -64,6 +66,13 @@ function seen(node) {
   state(node.health);
   setText(document.getElementById("node-id"), String(node.node_id));
   setText(document.getElementById("node-address"), node.address);
+  const several = node.shards > 1;
+  show(document.getElementById("node-of-several"), several);
+  show(document.getElementById("brokers"), several);
+  if (several) {
+    setText(document.getElementById("node-shard"), `${node.shard} of ${node.shards}`);
+    if (current === "transactions") brokers.refresh(node.node_id);
+  }
   setText(document.getElementById("node-uptime"), age(node.uptime_ms));
   setText(document.getElementById("node-connections"), count(node.connections));
   const lag = node.copy.backlog_bytes ? `${duration(node.copy.lag_ms)}, ${bytes(node.copy.backlog_bytes)}` : "none";
@@ -89,8 +98,6 @@ async function stumble(error) {
   setState("gone", "no connection");
   setTrouble(`The node does not answer.${since} The console goes on trying.`);
 }
-
-const PILLS = { serving: "well", recovering: "waiting", stopping: "waiting", "refusing writes": "ill" };
 
 function state({ status, reason }) {
   setState(PILLS[status] ?? "ill", status);

@@ -43,7 +43,7 @@ function topicRow() {
     row.set(
       [
         topic.name,
-        count(topic.partitions.length),
+        partitions(topic),
         count(topic.records),
         growth(topic),
         bytes(topic.size_bytes),
@@ -54,19 +54,29 @@ function topicRow() {
         fillTable(
           details,
           ["partition", "first offset", "high watermark", "last stable offset", "open", "size", "journal"],
-          topic.partitions.map((each) => [
-            String(each.partition),
-            count(each.log_start),
-            count(each.high_watermark),
-            count(each.last_stable_offset),
-            count(each.open_transactions),
-            bytes(each.size_bytes),
-            bytes(each.journal_bytes),
-          ]),
+          [...topic.partitions, ...topic.elsewhere].sort((a, b) => a.partition - b.partition).map(partitionRow),
         ),
     );
   };
   return row;
+}
+
+function partitionRow(each) {
+  if ("leader" in each) return [String(each.partition), `led by broker ${each.leader}`, "–", "–", "–", "–", "–"];
+  return [
+    String(each.partition),
+    count(each.log_start),
+    count(each.high_watermark),
+    count(each.last_stable_offset),
+    count(each.open_transactions),
+    bytes(each.size_bytes),
+    bytes(each.journal_bytes),
+  ];
+}
+
+/** How many are led here, and how many there are if others lead some. */
+function partitions({ partitions: led, elsewhere }) {
+  return elsewhere.length ? `${count(led.length)} of ${count(led.length + elsewhere.length)}` : count(led.length);
 }
 
 function growth(topic) {

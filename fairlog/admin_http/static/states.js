@@ -1,0 +1,3 @@
+// How the states of a node are coloured.
+
+export const PILLS = { serving: "well", recovering: "waiting", stopping: "waiting", "refusing writes": "ill" };
