@@ -1,0 +1,28 @@
+"""SIGKILL of one of several processes at each named point that a transaction over their shards passes there."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.clients.modes import Mode
+from tests.crash.over_shards import COORDINATOR, PARTICIPANT, PARTICIPANT_POINTS, POINTS, KillsOverShards, Outcome
+
+pytestmark = pytest.mark.slow
+
+SEED = 1
+
+
+def test_kill_of_one_process_leaves_a_transaction_over_shards_whole(tmp_path: Path) -> None:
+    """In all shards or in none, as its client was told, whichever process dies; and its id goes on."""
+    run = KillsOverShards(tmp_path, Mode.JOURNAL)
+    rng = random.Random(SEED)
+    with run.running():
+        for number, points in ((COORDINATOR, POINTS), (PARTICIPANT, PARTICIPANT_POINTS)):
+            for point in points:
+                run.kill_once(point, number, rng)
+    print(run.report())  # noqa: T201 - `pytest -rP` shows which points were hit
+    assert run.outcomes[Outcome.COMMITTED]
+    assert run.outcomes[Outcome.ABORTED]
