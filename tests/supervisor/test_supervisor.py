@@ -48,7 +48,7 @@ async def serve(settings, *, task_status):
             for listener in listeners:
                 await listener.aclose()
 
-sys.modules["fairlog.node"] = types.SimpleNamespace(serve=serve)
+sys.modules["fairlog.node"] = types.SimpleNamespace(serve=serve, prepare=lambda settings: None)
 from fairlog.cli import main
 main()
 """
