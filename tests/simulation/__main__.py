@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from contextlib import nullcontext
 
-from tests.simulation.mutations import MUTATIONS, plant
+from tests.simulation.mutations import MUTATIONS, OVER_SHARDS, plant
 from tests.simulation.plan import Plan, draw, draw_shards
 from tests.simulation.planting import staged
 from tests.simulation.shrinking import RUNS_MAX, shrink
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--mutation", metavar="NAME", help="plant this one")
     options = parser.parse_args(arguments)
     if options.mutations:
-        return _check_mutations(options.seed, options.runs)
+        return _check_mutations(options)
     with plant(options.mutation) if options.mutation else nullcontext(), staged() if options.staged else nullcontext():
         if options.only is not None or options.plan is not None:
             plan = _draw(options, options.only) if options.only else Plan.from_json(options.plan)
@@ -80,15 +80,15 @@ def _tell(outcome: Outcome, shrink_runs: int) -> None:
     _say(f"shrunk:       python -m tests.simulation --plan '{smaller.plan.to_json()}'")
 
 
-def _check_mutations(seed: str, runs: int) -> int:
+def _check_mutations(options: argparse.Namespace) -> int:
     """For each planted bug the first seed that finds it."""
-    missed = 0
+    missed, runs = 0, options.runs
     _say("| planted bug | what the code does then | found by seed | as |\n|---|---|---|---|")
-    for mutation in MUTATIONS:
+    for mutation in OVER_SHARDS if options.shards else MUTATIONS:
         found: Outcome | None = None
         with mutation.plant():
             for number in range(runs):
-                outcome = run(draw(f"{seed}.{number}"))
+                outcome = run(_draw(options, f"{options.seed}.{number}"))
                 if outcome.violation is not None:
                     _assert_fits(mutation.name, outcome.violation)
                     found = outcome

@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 
 import trio
 
-from fairlog_types import LogId, Offset
+from fairlog_types import Offset
 from tests.simulation.clients import NextTransaction, PlainProducer, StartOver, TransactionalProducer
 from tests.simulation.history import Batch, History, Transaction
 from tests.simulation.machine import Machine, Node
@@ -113,9 +113,6 @@ class _Direct:
     def answered(self, what: str) -> None:
         for machine in self.machines:
             machine.answered(what)
-
-    def start_of(self, log: LogId) -> int:
-        return self.machines[self.where.of_log(log)].durable.starts
 
 
 class _Called:

@@ -259,13 +259,13 @@ class TransactionalProducer(Producer):
         async def add(node: Node, connection: int) -> Mapping[LogId, Refusal | None] | Refusal:
             if transaction.began_after_s is None:
                 transaction.began_after_s = trio.current_time()
-            starts = {log: self.network.start_of(log) for log in logs}
             answer = await node.coordinator.add_logs(self.transactional_id, producer_id, epoch, tuple(logs), connection)
             if node.world.crashed:
                 return answer
             if not isinstance(answer, Refusal):
                 for log in logs:
-                    if answer[log] is None and starts[log] == self.network.start_of(log):
+                    # Another shard may have lost its power since it was asked.
+                    if answer[log] is None and self.network.where.of_log(log) == self.at:
                         self.history.has_begun(log, producer_id, epoch)
                 if any(why is None for why in answer.values()):
                     transaction.began_in = transaction.began_in or node.number

@@ -5,7 +5,7 @@ steps in the wrong order, an end off by one. `python -m tests.simulation --mutat
 Other tests plant them by name: in a real node (`planted_node.py`: kills, power cuts, histories) or in one of their own.
 
 They stand by room: `journal_mutations`, `copier_mutations`, `leader_mutations`, `coordinator_mutations` and
-`sink_mutations`.
+`sink_mutations`. Those of `shard_mutations` need several shards (`--shards`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tests.simulation import (
     copier_mutations,
     journal_mutations,
     leader_mutations,
+    shard_mutations,
     sink_mutations,
 )
 from tests.simulation.planting import Mutation
@@ -29,7 +30,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     *sink_mutations.MUTATIONS,
 )
 
+OVER_SHARDS: tuple[Mutation, ...] = shard_mutations.MUTATIONS
+
 
 def plant(name: str) -> AbstractContextManager[object]:
     """The node's code has this bug while the context lasts. Raises KeyError for a name that is none of them."""
-    return {mutation.name: mutation for mutation in MUTATIONS}[name].plant()
+    return {mutation.name: mutation for mutation in (*MUTATIONS, *OVER_SHARDS)}[name].plant()

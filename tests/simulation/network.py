@@ -105,10 +105,6 @@ class Network:
         for machine in self.machines:
             machine.answered(what)
 
-    def start_of(self, log: LogId) -> int:
-        """How often the machine that has this log was started."""
-        return self.machines[self.where.of_log(log)].durable.starts
-
     def notices_hang_up(self) -> bool:
         return self._rng.random() < 0.5
 

@@ -28,7 +28,7 @@ OF_MESSAGES = (
     *("said.Begin", "heard.Begin", "said.Begun", "heard.Begun", "said.DiscardTransaction", "heard.DiscardTransaction"),
     *("said.Hello", "heard.Hello", "said.Welcome", "heard.Welcome"),
 )
-"""And, of several shards, when one has said something to another one, and when that hears it (a tuple: what is visible)."""
+"""And, of several shards, when one has said something to another one, and when that hears it. A tuple: visible."""
 
 
 PATIENCE_S = 0.5

@@ -18,7 +18,7 @@ nothing stays open or prepared. That is judged once more after a last start, and
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from unittest import mock
 from uuid import UUID
 
 import trio
+import trio.lowlevel
 
 from coordinator.states import IdState
 from coordinator.transaction_groups import group_of, journal_of
@@ -55,8 +56,8 @@ GRACE_S = 2.0
 """So long a process that stops waits for others."""
 SETTLED_S = 60.0
 """So long it may take until nothing is open any more, once all processes are up."""
-SERVES_S = 120.0
-"""So long a process may take to start, once all others are up or start, too."""
+SERVES_S = 60.0
+"""So long a process may take to start: by then all others have been up, and well, at some time."""
 
 
 class Placed:
@@ -111,11 +112,18 @@ class ShardMachine(Machine):
         async with trio.open_nursery(strict_exception_groups=True) as nursery:
             await nursery.start(shard.run_links)
             self.hears, self._links = shard, nursery
+            nursery.start_soon(self._serves_in_time)
             try:
                 yield
             finally:
                 self.hears = None
             nursery.cancel_scope.cancel()
+
+    async def _serves_in_time(self) -> None:
+        with trio.move_on_after(SERVES_S):
+            await self.came_up.wait()
+            return
+        self.world.violate(8, f"process {self.number} has started, and does not serve after {SERVES_S:.0f} s")
 
     def stopping(self, shard: Shard) -> None:
         async def close_links() -> None:
@@ -342,7 +350,6 @@ async def run_shards(world: World, plan: Plan) -> None:
         for machine in machines:
             stack.enter_context(machine.calls.installed())
         stack.enter_context(workers.installed())
-        stack.enter_context(suspending())
         stack.callback(setattr, failpoints, "_armed", None)
         failpoints._armed = _ByProcess(machines)  # type: ignore[assignment]
         stack.enter_context(world.finished)
@@ -382,6 +389,11 @@ async def _come_to_an_end(
     for machine in machines:
         resume(machine.world)
         machine.heal()
+    if all(machine.node is None or machine.node.shard.failure is None for machine in machines):
+        # What a restart would forget is to end without one.
+        await _all_serve(world, machines, phases[0])
+        await clients_done.wait()
+        await _nothing_is_left(world, machines)
     phases[0].over.set()
     await _all_serve(world, machines, phases[1])
     await clients_done.wait()
@@ -431,18 +443,18 @@ async def _all_serve(world: World, machines: Sequence[ShardMachine], phase: _Pha
         return
     waiting = ", ".join(str(machine.number) for machine in machines if machine.node is None)
     world.violate(8, f"process {waiting} does not serve after {SERVES_S:.0f} s, and all are up")
-    await trio.sleep(0)
+    await trio.lowlevel.checkpoint()
 
 
 async def _nothing_is_left(world: World, machines: Sequence[ShardMachine]) -> None:
     """Wait until nothing is open or prepared anywhere; else that is a violation."""
     with trio.move_on_after(SETTLED_S):
-        while any(_left(machine) for machine in machines):
+        while any(_left(machine) for machine in machines):  # noqa: ASYNC110
             await trio.sleep(0.02)
         return
     left = "; ".join(said for machine in machines for said in _left(machine))
     world.violate(8, f"{SETTLED_S:.0f} s after all were up, and no client asks for anything: {left}")
-    await trio.sleep(0)
+    await trio.lowlevel.checkpoint()
 
 
 def _left(machine: ShardMachine) -> list[str]:

@@ -15,7 +15,7 @@ import secrets
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from random import Random
 from unittest import mock
@@ -36,7 +36,7 @@ from tests.simulation.history import History
 from tests.simulation.machine import Machine, Node
 from tests.simulation.network import AT_THE_ONE, Network
 from tests.simulation.plan import Death, Plan
-from tests.simulation.shards import run_shards
+from tests.simulation.shards import run_shards, suspending
 from tests.simulation.sinks import Checkpoint, Driver
 from tests.simulation.stuck import VIRTUAL_S_MAX, Stuck, stop_when_stuck
 from tests.simulation.world import Violation, World
@@ -72,7 +72,7 @@ def run(plan: Plan) -> Outcome:
     """Run the plan. Never raises for what the node does."""
     world = World(plan.seed)
     started = time.perf_counter()
-    with deterministic(world):
+    with deterministic(world), suspending() if plan.shards > 1 else nullcontext():
         try:
             trio.run(_run if plan.shards == 1 else run_shards, world, plan, clock=world.clock)
         except (Stuck, trio.TrioInternalError) as error:

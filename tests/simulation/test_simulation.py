@@ -15,7 +15,7 @@ from random import SystemRandom
 
 import pytest
 
-from tests.simulation.plan import Plan, draw
+from tests.simulation.plan import Plan, draw, draw_shards
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -135,6 +135,55 @@ def test_simulation_finds_a_planted_bug_of_transactions_that_go_on(name: str, ve
 
 
 @pytest.mark.slow
+def test_simulation_of_several_shards_finds_nothing() -> None:
+    """Fixed seeds, and fresh ones, of several processes that die one by one, or lose power together."""
+    seed = f"{SystemRandom().getrandbits(40):x}"
+    print(f"simulated with --shards --seed {seed}")  # noqa: T201 (shown if it fails)
+    for arguments in (("--runs", "12", "--seed", "fixed"), ("--runs", "8", "--seed", seed)):
+        status, output = simulate("--shards", *arguments)
+        assert status == 0, output
+        assert re.search(r"[\d,]+ messages between shards", output), output
+
+
+@pytest.mark.slow
+def test_simulation_of_several_shards_is_the_same_each_time() -> None:
+    """As of one: also behind others in the same process."""
+    seeds = ("same.2", "same.4")
+    outputs = [simulate("--shards", "--only", seed) for seed in seeds]
+    assert outputs[0] == simulate("--shards", "--only", seeds[0])
+    done = in_python(
+        "from tests.simulation.plan import draw_shards; from tests.simulation.simulation import run\n"
+        f"print(*(run(draw_shards(seed)).digest for seed in {seeds}))\n"
+    )
+    assert done.stdout.split() == [output.splitlines()[-1].partition(":")[0] for _, output in outputs], done.stderr
+
+
+@pytest.mark.slow
+def test_simulation_of_several_shards_without_faults_finds_nothing() -> None:
+    """Stops in good order, one after the other, break nothing either."""
+    status, output = simulate("--shards", "--runs", "2", "--seed", "calm", "--no-faults")
+    assert status == 0, output
+    assert "power cut" not in output
+    assert "2 open transactions that nobody waited for" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "seed", "verdict"),
+    [
+        ("participant-decides-alone", "s.1", "sees a part"),
+        ("prepared-not-flushed", "s.12", "sees a part"),
+        ("commands-in-any-order", "s.9", "invariant 6"),
+    ],
+)
+def test_simulation_of_several_shards_finds_a_planted_bug(name: str, seed: str, verdict: str) -> None:
+    """The seeds are those of the table in docs/reliability.md."""
+    status, output = simulate("--shards", "--mutation", name, "--only", seed)
+    assert status == 1, output
+    assert verdict in output.splitlines()[-1], output
+
+
+@pytest.mark.slow
 def test_simulation_of_kills_in_the_first_start_and_a_power_cut_behind_them_finds_nothing() -> None:
     """Regression, of seed groups.32: a start took the names for durable that one before it, killed, had just given.
 
@@ -155,5 +204,5 @@ def test_simulation_of_kills_in_the_first_start_and_a_power_cut_behind_them_find
 def test_plan_survives_being_said() -> None:
     """A plan is printed and read back as it is."""
     for seed in range(50):
-        plan = draw(str(seed))
-        assert Plan.from_json(plan.to_json()) == plan
+        for plan in (draw(str(seed)), draw_shards(str(seed))):
+            assert Plan.from_json(plan.to_json()) == plan

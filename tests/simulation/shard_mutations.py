@@ -1,0 +1,306 @@
+"""Planted bugs in what shards say to each other, and do when one of them starts again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import trio
+
+import partition.modes
+import shard.routing
+from coordinator.messages import Applied, ApplyCommit, Placement, Prepared, Undecided
+from fairlog_types import JournalPosition, ShardNumber, TxId
+from partition.state import PartitionState
+from shard.commands import Commands, SaidAll
+from shard.conversation import Command, Heard, Hello, Listener, Message, Speaker
+from shard.participant import LocalApplication, Participant
+from shard.routing import RoutedParticipants
+from tests.simulation.planting import Mutation, patched
+
+
+async def _waits_for_no_coordinator(_participant: Participant, _others: Iterable[ShardNumber]) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def _does_not_wait_for_the_last_shard(self: Any) -> Prepared:
+    self._asked = dict(list(self._asked.items())[:-1])
+    return await _REAL_OUTCOME(self)
+
+
+_REAL_OUTCOME = shard.routing._RoutedPreparation.outcome
+
+
+async def _prepared_through_nowhere(self: Participant, *args: Any) -> Any:
+    found = await _REAL_PREPARE_IN(self, *args)
+    return found if isinstance(found, str) else (found[0], JournalPosition(0))
+
+
+_REAL_PREPARE_IN = Participant._prepare_in
+
+
+def _hears_any_epoch(self: Listener, message: Hello | Command) -> Heard:
+    if isinstance(message, Command) and message.epoch < self.speaker_epoch and message.listener_epoch == self.epoch:
+        return Heard(message.body, message.number + _NEVER_SAID)  # its answer means nothing to the present start
+    return _REAL_HEAR(self, message)
+
+
+_NEVER_SAID = 1_000_000
+
+
+def _hears_in_any_order(self: Listener, message: Hello | Command) -> Heard:
+    """Each command as soon as it arrives, unless it is answered already."""
+    if isinstance(message, Command) and (message.epoch, message.listener_epoch) == (self.speaker_epoch, self.epoch):
+        self._next = message.number if message.number not in self._replies else -1
+    return _REAL_HEAR(self, message)
+
+
+def _hears_twice(self: Listener, message: Hello | Command) -> Heard:
+    """A command that comes a second time is executed again."""
+    heard = _REAL_HEAR(self, message)
+    if (
+        isinstance(message, Command)
+        and (message.epoch, message.listener_epoch) == (self.speaker_epoch, self.epoch)
+        and heard.execute is None
+        and message.number < self._next
+    ):
+        return Heard(message.body, message.number)
+    return heard
+
+
+_REAL_HEAR = Listener.hear
+
+
+def _without(is_closed: bool) -> Callable[..., SaidAll]:
+    def said_all(
+        self: RoutedParticipants, shard: ShardNumber, epoch: int, undecided: Mapping[TxId, Undecided]
+    ) -> SaidAll:
+        kept = {txid: each for txid, each in undecided.items() if each.is_closed is not is_closed}
+        return _REAL_SAID_ALL(self, shard, epoch, kept)
+
+    return said_all
+
+
+_REAL_SAID_ALL = RoutedParticipants._said_all
+
+
+def _believes_what_was_said_to_an_earlier_start(self: Commands, shard: ShardNumber, body: Any) -> Any:
+    if isinstance(body, SaidAll):
+        body = replace(body, listener_epoch=self._epoch)
+    return _REAL_EXECUTE(self, shard, body)
+
+
+_REAL_EXECUTE = Commands.execute
+
+
+def _places_at_once(self: Participant, messages: Sequence[ApplyCommit]) -> LocalApplication:
+    self._partitions.raise_if_failed()
+    application = LocalApplication(self._partitions, self._recovered)
+    if messages:
+        self._place(messages, application)
+    return application
+
+
+def _tells_nobody(self: RoutedParticipants, _undecided: Callable[[], Mapping[TxId, Undecided]]) -> None:
+    """What was open or in doubt, each shard has to find out by itself."""
+    for other in self._links.others:
+        epoch = self._links.epoch_of(other)
+        if epoch is not None:
+            self._links.ask(other, SaidAll(epoch, {}))
+    self._links.welcomed = lambda other: self._links.ask(other, SaidAll(self._links.epoch_of(other) or 0, {})) and None
+
+
+def _tells_only_at_its_start(self: RoutedParticipants, undecided: Callable[[], Mapping[TxId, Undecided]]) -> None:
+    _REAL_BEGIN_TO_TELL(self, undecided)
+    told = set[ShardNumber]()
+    tell = self._links.welcomed
+
+    def tell_once(other: ShardNumber) -> None:
+        if other not in told:
+            told.add(other)
+            tell(other)
+
+    told.update(other for other in self._links.others if self._links.epoch_of(other) is not None)
+    self._links.welcomed = tell_once
+
+
+_REAL_BEGIN_TO_TELL = RoutedParticipants.begin_to_tell
+
+
+async def _visible_here(self: Any) -> Sequence[Applied]:
+    places: dict[TxId, list[Placement]] = {message.txid: [] for message in self._messages}
+    for part, applied in zip(self._own_parts, await self._own.visible(), strict=True):
+        places[part.txid] += applied.placements
+    return [Applied(tuple(places[message.txid])) for message in self._messages]
+
+
+def _repeats_hello_alone(self: Speaker, now_s: float, after_s: float) -> Sequence[Message]:
+    return _REAL_REPEAT(self, now_s, after_s) if self._listener_epoch is None else ()
+
+
+_REAL_REPEAT = Speaker.repeat
+
+
+def _begins_anew_without_what_was_unanswered(self: Speaker, listener_epoch: int, now_s: float) -> Sequence[Message]:
+    if self._listener_epoch is not None:
+        self._unanswered.clear()
+    return _REAL_BEGIN_ANEW(self, listener_epoch, now_s)
+
+
+_REAL_BEGIN_ANEW = Speaker._begin_anew
+
+
+def _goes_on_behind_prepared(self: PartitionState, txid: TxId) -> Any:
+    transaction = self.open_transactions.get(txid)
+    if transaction is not None:
+        transaction.prepared_for = None
+        transaction.sealed = False
+    return _REAL_RESUME(self, txid)
+
+
+_REAL_RESUME = PartitionState.resume
+
+
+def _applies_nothing_without_records(self: Any, state: PartitionState, txid: TxId, *args: Any, **kwargs: Any) -> Any:
+    held = state.held(txid)
+    return _REAL_COMMIT(self, state, txid, *args, **kwargs) if held is not None and held.records else None
+
+
+_REAL_COMMIT = partition.modes._Journal.commit
+
+
+def _notes_the_coordinator_alone(self: Participant, shard: ShardNumber, txid: TxId) -> None:
+    self._coordinators[txid] = shard
+
+
+def _takes_one_shard_at_a_time(self: RoutedParticipants, messages: Sequence[ApplyCommit]) -> Any:
+    """Tells the last of the other shards nothing."""
+    ask = self._ask
+
+    def ask_all_but_one(commands: Mapping[ShardNumber, Any]) -> Any:
+        return ask(dict(list(commands.items())[:-1])) | dict.fromkeys(list(commands)[-1:], _Answered())
+
+    self._ask = ask_all_but_one  # type: ignore[method-assign]
+    try:
+        return _REAL_APPLY(self, messages)
+    finally:
+        del self._ask
+
+
+class _Answered:
+    async def answer(self) -> tuple[Applied, ...]:
+        await trio.lowlevel.checkpoint()
+        return (Applied(()),)
+
+
+_REAL_APPLY = RoutedParticipants.apply
+
+
+MUTATIONS = (
+    Mutation(
+        "participant-decides-alone",
+        "a shard that starts aborts what is PREPARED there, without asking the coordinator",
+        patched(Participant, "hear_coordinators", _waits_for_no_coordinator),
+    ),
+    Mutation(
+        "last-shard-not-waited-for",
+        "a commit is answered before the last shard has PREPARED",
+        patched(shard.routing._RoutedPreparation, "outcome", _does_not_wait_for_the_last_shard),
+    ),
+    Mutation(
+        "prepared-not-flushed",
+        "a shard answers *prepare* before PREPARED is on disk",
+        patched(Participant, "_prepare_in", _prepared_through_nowhere),
+    ),
+    Mutation(
+        "stale-coordinator-obeyed",
+        "commands of a coordinator's earlier start are executed",
+        patched(Listener, "hear", _hears_any_epoch),
+    ),
+    Mutation(
+        "commands-in-any-order",
+        "commands are executed as they arrive",
+        patched(Listener, "hear", _hears_in_any_order),
+    ),
+    Mutation(
+        "commands-executed-twice",
+        "a command that arrives twice is executed twice",
+        patched(Listener, "hear", _hears_twice),
+    ),
+    Mutation(
+        "open-not-said",
+        "a coordinator does not name what is open when a shard has started again",
+        patched(RoutedParticipants, "_said_all", _without(is_closed=False)),
+    ),
+    Mutation(
+        "decided-not-said",
+        "a coordinator does not name what is being decided, or copied",
+        patched(RoutedParticipants, "_said_all", _without(is_closed=True)),
+    ),
+    Mutation(
+        "said-to-an-earlier-start",
+        "what a coordinator has said to an earlier start of a shard counts for this one",
+        patched(Commands, "execute", _believes_what_was_said_to_an_earlier_start),
+    ),
+    Mutation(
+        "placed-before-all-is-said",
+        "a shard that starts places what one coordinator says before it has heard the others",
+        patched(Participant, "apply", _places_at_once),
+    ),
+    Mutation(
+        "restart-not-told",
+        "a coordinator that starts names nothing that goes on",
+        patched(RoutedParticipants, "begin_to_tell", _tells_nobody),
+    ),
+    Mutation(
+        "restart-of-others-not-told",
+        "a coordinator says what goes on at its own start only",
+        patched(RoutedParticipants, "begin_to_tell", _tells_only_at_its_start),
+    ),
+    Mutation(
+        "restarted-coordinator-not-doubted",
+        "what a coordinator that has started again does not name stays open",
+        patched(Participant, "coordinator_restarted", lambda *_: None),
+    ),
+    Mutation(
+        "lost-tail-goes-on",
+        "a shard that has lost its tail prepares, and goes on with, what may lack records",
+        patched(Participant, "tail_kept", property(lambda _: True, lambda *_: None)),
+    ),
+    Mutation(
+        "committed-before-others-can-read",
+        "COMMITTED is written before another shard can read",
+        patched(shard.routing._RoutedApplication, "visible", _visible_here),
+    ),
+    Mutation(
+        "not-said-again",
+        "a command that is not answered is not said again",
+        patched(Speaker, "repeat", _repeats_hello_alone),
+    ),
+    Mutation(
+        "not-said-to-the-next-start",
+        "what a shard has not answered before it started again is forgotten",
+        patched(Speaker, "_begin_anew", _begins_anew_without_what_was_unanswered),
+    ),
+    Mutation(
+        "goes-on-behind-prepared",
+        "a log that is PREPARED takes batches again, if its coordinator has forgotten that in a kill",
+        patched(PartitionState, "resume", _goes_on_behind_prepared),
+    ),
+    Mutation(
+        "empty-part-forgotten",
+        "a log without records does not remember that it has applied",
+        patched(partition.modes._Journal, "commit", _applies_nothing_without_records),
+    ),
+    Mutation(
+        "begun-again-and-aborted",
+        "what begins again is aborted, as its coordinator had it before it started again",
+        patched(Participant, "note_coordinator", _notes_the_coordinator_alone),
+    ),
+    Mutation(
+        "last-shard-not-told",
+        "the last of the other shards does not hear of a commit",
+        patched(RoutedParticipants, "apply", _takes_one_shard_at_a_time),
+    ),
+)
