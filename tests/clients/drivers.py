@@ -176,6 +176,7 @@ class KafkaPythonProducer(ProducerDriver):
             "enable_idempotence": True,
             "compression_type": compression,
             "max_block_ms": WAIT_S * 1000,
+            "reconnect_backoff_max_ms": 1_000,  # else it may look away for longer than it waits: a node takes its time
             "linger_ms": 5,
         }
         if transactional_id is not None:
