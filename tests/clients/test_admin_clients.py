@@ -44,6 +44,7 @@ from confluent_kafka.admin import (
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import CONFLUENT, ClientError, ClientKind
 from tests.clients.modes import BOTH_MODES, MODE_CONFIG, Mode
+from tests.clients.processes import one_process_only
 from tests.clients.raw_client import OFFSET_OUT_OF_RANGE, RawClient
 from tests.clients.reading import WAIT_S, Reader, assert_topic_holds
 
@@ -582,6 +583,7 @@ def test_consumer_asks_how_far_the_last_leader_epoch_reached(fresh_node: Callabl
     assert "OffsetForLeaderEpoch" in node.log_path.read_text(encoding="utf-8")
 
 
+@one_process_only("an abort marker ends only what the leader's own broker coordinates")
 def test_kafka_python_ends_what_hangs_in_one_partition_of_marker_mode(
     python: KafkaAdminClient, node: NodeProcess, new_topic: MakeTopic, new_id: Callable[[], str]
 ) -> None:

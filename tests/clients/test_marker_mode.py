@@ -18,8 +18,10 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from scripts.node_process import NodeProcess
 from tests.clients import raw_client as raw
+from tests.clients.conftest import wait_until_led
 from tests.clients.drivers import ClientKind
 from tests.clients.modes import MODE_CONFIG, Mode
+from tests.clients.processes import one_process_only
 from tests.clients.raw_client import RawClient, batch, records_of
 from tests.clients.raw_transaction import RawTransaction
 from tests.clients.reading import WAIT_S, Reader, assert_topic_holds
@@ -203,6 +205,7 @@ def test_marker_of_the_same_outcome_goes_where_nothing_was_written(
     assert wire.list_offset(journal, 0, -1) == (raw.NONE, 0)
 
 
+@one_process_only("a failpoint ends a process, and not the node")
 @pytest.mark.parametrize("moment", ["before", "between_logs", "after"])
 def test_commit_marker_goes_where_nothing_was_written_whenever_the_node_is_killed(
     fresh_node: Callable[..., NodeProcess], moment: str
@@ -285,6 +288,7 @@ def coordinator_epoch_of(wire: RawClient, topic: str, producer_id: int) -> int:
     return next(e.coordinator_epoch for e in wire.describe_producers(topic, 0) if e.producer_id == producer_id)
 
 
+@one_process_only("an abort marker ends only what the leader's own broker coordinates")
 def test_abort_marker_by_hand_frees_the_readers_and_the_rest_cannot_be_committed(
     node: NodeProcess, wire: RawClient, new_topic: NewTopic, new_id: NewId
 ) -> None:
@@ -314,6 +318,7 @@ def test_abort_marker_by_hand_frees_the_readers_and_the_rest_cannot_be_committed
     assert_topic_holds(node.address, journal, {0: []})
 
 
+@one_process_only("an abort marker ends only what the leader's own broker coordinates")
 def test_abort_marker_by_hand_survives_a_kill(fresh_node: Callable[..., NodeProcess]) -> None:
     """Answered means done: the transaction stays aborted over the restart, in every partition."""
     node = fresh_node()
@@ -414,6 +419,7 @@ def test_topic_made_without_a_mode_has_the_nodes(fresh_node: Callable[..., NodeP
     node.start()
     with RawClient(node.address) as wire:
         wire.metadata("u", create=True)
+        wait_until_led(node.address, "u", 1)
         transactions = [RawTransaction(wire, f"id of {topic}", topic) for topic in ("t", "u")]
         assert [each.write(b"open") >= 0 for each in transactions] == [True, False]
         wait_for_high_watermark(wire, "t", 1)

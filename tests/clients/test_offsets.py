@@ -12,6 +12,7 @@ from itertools import count
 import pytest
 
 from scripts.node_process import NodeProcess
+from tests.clients.conftest import wait_until_led
 from tests.clients.drivers import AIOKAFKA, CONFLUENT, ClientKind
 from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.offset_drivers import OffsetsDriver, offsets_of
@@ -197,6 +198,8 @@ def test_offsets_survive_a_kill_for_clients_that_stay(
     """Answered before, there after; and the same consumer and producer go on when the node is back."""
     node = fresh_node(FAIRLOG_TOPICS_AUTO_CREATE="true")
     with RawClient(node.address) as raw:
+        raw.metadata("in", create=True)
+        wait_until_led(node.address, "in", 1)
         assert raw.produce("in", 0, batch([b"v"] * 10))[0] == NONE
     with offsets_of(client, node.address, "in", group, new_id()) as driver:
         driver.commit(0, 1)
