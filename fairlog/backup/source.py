@@ -16,7 +16,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairlog.data_directory import CLUSTER_STORE, MANIFEST, RESTORING, last_run_ended, last_run_notes
+from fairlog.data_directory import (
+    CLUSTER_STORE,
+    MANIFEST,
+    RESTORING,
+    last_run_ended,
+    last_run_notes,
+    read_cluster_store,
+)
 from fairlog.directory import is_in_use
 from fairlog_types import StorageFailure
 from shard.directory import FIRST_SHARD, shard_directories, shard_directory
@@ -36,9 +43,11 @@ def require_source(directory: Path) -> None:
     if not (directory / CLUSTER_STORE).is_file():
         raise BackupRefused(f"{directory} is not a data directory: it does not contain {CLUSTER_STORE}")
     shards = shard_directories(directory)
-    if len(shards) > 1:
+    # By the store as well: a shard whose directory is missing is not to be left out.
+    count = max(len(shards), read_cluster_store(directory).shards)
+    if count > 1:
         raise BackupRefused(
-            f"{directory} is spread over {len(shards)} shards, and a backup takes one shard as yet: stop the node, and "
+            f"{directory} is spread over {count} shards, and a backup takes one shard as yet: stop the node, and "
             "copy the directory"
         )
     in_use = is_in_use(directory)

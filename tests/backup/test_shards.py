@@ -66,11 +66,17 @@ def restore(backup: Path) -> Manifest | None:
 
 
 @pytest.mark.parametrize("is_running", [False, True])
+@pytest.mark.parametrize("lacks_one", [False, True])
 def test_backup_of_several_shards_is_refused(
-    source: Path, tmp_path: Path, fairlog: FairlogCommand, is_running: bool
+    source: Path, tmp_path: Path, fairlog: FairlogCommand, is_running: bool, lacks_one: bool
 ) -> None:
-    """Of a running node they would be of two moments; of a stopped one half of a transaction may be in a journal."""
+    """Of a running node they would be of two moments; of a stopped one half of a transaction may be in a journal.
+
+    Also if the directory of one of them is missing: the rest would pass for all.
+    """
     split_in_two(source)
+    if lacks_one:
+        shutil.rmtree(source / "shards" / "1")
     with locked_directory(source, processes=2) if is_running else nullcontext():
         code, out, err = fairlog("backup", tmp_path / "target", "--data-dir", source)
     assert (code, out) == (1, "")
