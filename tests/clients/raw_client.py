@@ -512,7 +512,8 @@ class _Router:
         return self._due[0] if self._due else None
 
     def answered(self) -> None:
-        self._due.popleft()
+        if self._due:  # else it was to bytes that are no request, on the connection for everything
+            self._due.popleft()
 
     def _connection(self, address: str) -> socket.socket:
         if address not in self._sockets:
