@@ -36,7 +36,6 @@ from tests.clients.raw_client import NONE
 from tests.crash import armed
 from tests.crash.harness import SMALL
 from tests.history.batches import batches_of
-from tests.history.brokers import Ports, children_of
 from tests.history.layout import OUT
 from tests.history.raw_producer import ABORTED_BY_THE_BROKER, RawProducer, Refused, Unanswered
 from tests.history.routes import Routes
@@ -93,7 +92,6 @@ class KillsOverShards:
     """By point and process."""
     outcomes: Counter[Outcome] = field(default_factory=Counter[Outcome])
     _node: NodeProcess = field(init=False)
-    _ports: Ports = field(init=False)
     _routes: Routes = field(init=False)
     _why: str = ""
     """Why the last transaction was not committed as asked for."""
@@ -102,15 +100,9 @@ class KillsOverShards:
     """How often each process was killed since the supervisor was started."""
 
     def __post_init__(self) -> None:
-        self._ports = Ports(PROCESSES)
         more = {"FAIRLOG_JOURNAL_GROUP_JOURNALS": str(PROCESSES)} | armed.environment(self._order)
-        self._node = NodeProcess(
-            self.directory / "data",
-            SMALL | more,
-            ("--processes", str(PROCESSES), "--listen", self._ports.addresses),
-            program=armed.PROGRAM,
-        )
-        self._routes = Routes(self._ports.addresses, timeout_s=PATIENCE_S)
+        self._node = NodeProcess(self.directory / "data", SMALL | more, program=armed.PROGRAM, processes=PROCESSES)
+        self._routes = Routes(self._node.listening, timeout_s=PATIENCE_S)
 
     @property
     def _order(self) -> Path:
@@ -122,7 +114,7 @@ class KillsOverShards:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._node.start()
         try:
-            admin = AdminClient({"bootstrap.servers": self._ports.addresses, "log_level": 0})
+            admin = AdminClient({"bootstrap.servers": self._node.listening, "log_level": 0})
             new = NewTopic(OUT, PARTITIONS, 1, config={MODE_CONFIG: self.mode.value})
             admin.create_topics([new])[OUT].result(timeout=PATIENCE_S)
             yield
@@ -185,7 +177,7 @@ class KillsOverShards:
 
     def _transaction(self, transactional_id: str, value: str, *, commit: bool) -> Outcome:
         """A record in each partition; what the client knows of its end."""
-        producer = RawProducer(self._ports.addresses, transactional_id, 1, TIMEOUT_MS)
+        producer = RawProducer(self._node.listening, transactional_id, 1, TIMEOUT_MS)
         asked, self._why = False, ""
         try:
             producer.init()
@@ -250,14 +242,14 @@ class KillsOverShards:
         """The id of the process with this number, once it is there."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            for process in children_of(self._node.pid):
+            for process in self._node.pids:
                 if armed.number_of(process) == number:
                     return process
             assert time.monotonic() < deadline, f"process {number} is not there:\n{self._log_tail}"
             time.sleep(POLL_S)
 
     def _is_gone(self, process: int) -> bool:
-        return process not in children_of(self._node.pid)
+        return process not in self._node.pids
 
     def _await_successor(self, number: int, process: int) -> None:
         deadline = time.monotonic() + PATIENCE_S

@@ -12,7 +12,6 @@ from __future__ import annotations
 import socket
 import sys
 import time
-import weakref
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -129,24 +128,20 @@ class Fairlog:
         }
         self.description = f"Fairlog, topics of {mode.value} mode"
         self._processes = proxies.count(",") + 1
-        self._ports = Ports(self._processes)
-        arguments: Sequence[str] = ()
         if self._processes > 1:
             more["FAIRLOG_JOURNAL_GROUP_JOURNALS"] = str(self._processes + 1)  # so all coordinate, and one for two
             self.description += f", {self._processes} processes"
-            arguments = ("--processes", str(self._processes), "--listen", self._ports.addresses)
-        self._node = NodeProcess(
-            directory, SMALL | more | dict(environment), arguments, program=program, address=f"{HOST}:0"
-        )
+        settings = SMALL | more | dict(environment)
+        self._node = NodeProcess(directory, settings, program=program, address=f"{HOST}:0", processes=self._processes)
 
     @property
     def address(self) -> str:
-        return self._node.listening if self._processes == 1 else self._ports.addresses
+        return self._node.listening
 
     @property
     def processes(self) -> Sequence[int]:
         """The ids of the processes that a supervisor has started, and that live; without a supervisor none."""
-        return children_of(self._node.pid) if self._processes > 1 else ()
+        return self._node.pids if self._processes > 1 else ()
 
     def wait_for_all(self) -> None:
         """Until each process can be reached."""
@@ -203,29 +198,6 @@ class Fairlog:
 
     def log_tail(self) -> str:
         return self._node.log_tail()
-
-
-class Ports:
-    """Ports that stay those of a node's processes while they are away; see NodeProcess, which does it for one."""
-
-    def __init__(self, count: int) -> None:
-        self._sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
-        for each in self._sockets:
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            each.bind((HOST, 0))
-            weakref.finalize(self, each.close)
-        self.addresses = ",".join(f"{HOST}:{each.getsockname()[1]}" for each in self._sockets)
-
-
-def children_of(pid: int) -> Sequence[int]:
-    """The processes that this one has started, and that live."""
-    found: list[int] = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            found += map(int, children.read_text().split())
-        except OSError:
-            continue  # the thread has ended meanwhile
-    return sorted(found)
 
 
 class Kafka:
