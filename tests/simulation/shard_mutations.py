@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import trio
 
@@ -197,6 +198,9 @@ class _Answered:
 _REAL_APPLY = RoutedParticipants.apply
 
 
+_ALWAYS = property(lambda _: True, lambda *_: None)
+
+
 MUTATIONS = (
     Mutation(
         "participant-decides-alone",
@@ -266,7 +270,7 @@ MUTATIONS = (
     Mutation(
         "lost-tail-goes-on",
         "a shard that has lost its tail prepares, and goes on with, what may lack records",
-        patched(Participant, "tail_kept", property(lambda _: True, lambda *_: None)),
+        lambda: mock.patch.object(Participant, "tail_kept", _ALWAYS, create=True),
     ),
     Mutation(
         "committed-before-others-can-read",
