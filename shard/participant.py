@@ -349,7 +349,7 @@ class Participant:
         return preparation
 
     async def prepare_for(self, coordinator: ShardNumber, messages: Sequence[Prepare]) -> Prepared:
-        """Prepare for the coordinator of that shard: with PREPARED in each log, which has the count.
+        """Prepare for the coordinator of that shard, which is noted: with PREPARED in each log, which has the count.
 
         Answers when all is on disk. Raises StorageFailure. What is prepared for the first time is refused by a log that
         cannot be written; what a coordinator that has started again asks for is not, for it may be committed.
@@ -401,9 +401,13 @@ class Participant:
     ) -> tuple[int, JournalPosition] | str:
         """How many records the log has prepared, and through which position; or why it cannot.
 
-        After a loss of power only PREPARED tells that nothing of what was begun before is missing.
+        After a loss of power only PREPARED tells that nothing of what was begun before is missing. What its coordinator
+        has aborted meanwhile, while this has waited for its turn or for room, must not begin anew: nobody would end it.
         """
         state = partition.state
+        has_room = await partition.wait_for_room(0)
+        if has_room and state.applied(txid) is None and self._coordinators.get(txid) != coordinator:
+            return f"{txid} was aborted meanwhile"
         if not self.tail_kept and leader_epoch < partition.leader_epoch and state.applied(txid) is None:
             held = state.held(txid)
             if held is None or held.prepared_for is None:

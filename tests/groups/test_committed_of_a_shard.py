@@ -136,6 +136,7 @@ async def test_offsets_asked_after_an_answered_commit_wait_until_it_is_heard_of(
         assert await desk.commit_in(T0, group, new(1)) is None
         assert await desk.of_t(group) is None
         prepare = Prepare(T0, {log: LeaderEpoch(1)})
+        desk.run.participant.note_coordinator(ShardNumber(1), T0)
         assert not (await desk.run.participant.prepare_for(ShardNumber(1), [prepare])).refused
         answers: list[object] = []
 

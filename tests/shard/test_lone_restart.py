@@ -12,6 +12,7 @@ from coordinator.answers import Refusal
 from fairlog_types import ShardNumber, StorageFailure
 from journal import failpoints
 from partition.answers import RefusedAppend
+from shard.conversation import Command
 from shard.directory import shard_directory
 from tests.shard.neighbours import COUNT, Cluster, Writer, open_cluster
 from tests.shard.test_neighbours import BOTH, NOTHING, OTHER, OWN, visible_everywhere
@@ -254,3 +255,22 @@ async def test_answered_commit_waits_for_a_shard_whose_disk_has_failed(tmp_path:
             await cluster.start_again(PARTICIPANT, cluster.kill(PARTICIPANT))
         await visible_everywhere(cluster, writer)
         assert await cluster.values(OWN, OTHER) == BOTH
+
+
+async def test_abort_right_behind_prepare_leaves_nothing_prepared(tmp_path: Path) -> None:
+    """Both come in one step, as on a new connection: *prepare* must not begin anew what the abort has ended."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        writer = await cluster.writer("t")
+        await writer.write({OTHER: [b"other"]})
+        cluster.way.cut.add((ShardNumber(COORDINATOR), ShardNumber(PARTICIPANT)))
+        cluster.way.carried.clear()
+        cluster.shards[ShardNumber(COORDINATOR)].partitions.fail(StorageFailure("the disk has failed"))
+        assert await writer.end() is Refusal.MUST_ABORT
+        said = {it.number: it for _, to, it in cluster.way.carried if to == PARTICIPANT and isinstance(it, Command)}
+        assert len(said) == 2
+        for number in sorted(said):
+            cluster.shards[ShardNumber(PARTICIPANT)].receive(ShardNumber(COORDINATOR), said[number])
+        await trio.sleep(0.1)
+        state = cluster.shards[ShardNumber(PARTICIPANT)].partitions.by_log[OTHER].state
+        assert not state.in_doubt
+        assert not state.open_transactions
