@@ -357,6 +357,7 @@ class Participant:
         self._partitions.raise_if_failed()
         is_again = any(message.expected is not None for message in messages)
         refused: dict[LogId, str] = {}
+        gone: dict[LogId, str] = {}
         counts: dict[TxId, dict[LogId, Expected]] = {}
         flushing: dict[Partition, JournalPosition] = {}
         for message in messages:
@@ -372,8 +373,12 @@ class Participant:
                 if message.only_closes:
                     partition.state.seal(txid)
                     continue
+                if is_again and self.tail_kept and not partition.journal.begun:
+                    refused.setdefault(log, f"{log} has no journal")
+                    gone[log] = str(self._partitions.journal_directory(log))
+                    continue
                 try:
-                    found = await self._prepare_in(partition, txid, leader_epoch, coordinator)
+                    found = await self._prepare_in(partition, txid, leader_epoch, coordinator, is_again=is_again)
                 except NoFiles as failure:
                     if is_again:
                         raise
@@ -394,10 +399,16 @@ class Participant:
                 if is_again:
                     raise
                 refused.setdefault(partition.log, str(failure))
-        return Prepared(refused, counts=counts)
+        return Prepared(refused, gone, counts)
 
     async def _prepare_in(
-        self, partition: Partition, txid: TxId, leader_epoch: LeaderEpoch, coordinator: ShardNumber
+        self,
+        partition: Partition,
+        txid: TxId,
+        leader_epoch: LeaderEpoch,
+        coordinator: ShardNumber,
+        *,
+        is_again: bool,
     ) -> tuple[int, JournalPosition] | str:
         """How many records the log has prepared, and through which position; or why it cannot.
 
@@ -412,6 +423,9 @@ class Participant:
             held = state.held(txid)
             if held is None or held.prepared_for is None:
                 return f"{partition.log} may have lost records of {txid}"
+        if is_again and self.tail_kept and txid.producer_id not in state.windows:
+            # It was applied so long ago that its producer has been forgotten, or nothing was written to it.
+            return 0, partition.journal.durable
         through = await partition.prepare(txid, leader_epoch, coordinator)
         if isinstance(through, str):
             return through

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from coordinator.answers import Refusal
-from fairlog_types import ShardNumber, StorageFailure
+from fairlog_types import CorruptStorage, ShardNumber, StorageFailure
 from journal import failpoints
 from partition.answers import RefusedAppend
 from shard.conversation import Command
@@ -274,3 +274,35 @@ async def test_abort_right_behind_prepare_leaves_nothing_prepared(tmp_path: Path
         state = cluster.shards[ShardNumber(PARTICIPANT)].partitions.by_log[OTHER].state
         assert not state.in_doubt
         assert not state.open_transactions
+
+
+async def test_answered_commit_survives_that_the_other_shard_has_forgotten_its_producer(tmp_path: Path) -> None:
+    """It is applied there, and a third shard, say, was away for so long that the producer has expired since."""
+    async with open_cluster(tmp_path / "run", copying=False) as cluster:
+        writer = await cluster.writer("t")
+        await writer.write(BOTH)
+        assert await writer.end() is None  # COMMITTED is not written, as nothing is copied
+        other = cluster.running[ShardNumber(PARTICIPANT)]
+        partition = other.shard.partitions.by_log[OTHER]
+        with trio.fail_after(10):
+            while partition.state.open_transactions:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        partition.forget_producers(unused_since_ms=2_000_000)
+        assert not partition.state.windows
+        other.nursery.start_soon(other.shard.partitions.run)
+        cluster.copying = True
+        await restart(cluster, COORDINATOR)
+        await visible_everywhere(cluster, writer)
+        assert await writer.end() is None, "asked again"
+        assert await cluster.values(OWN, OTHER) == BOTH
+
+
+async def test_start_without_the_journal_of_another_shards_log_is_refused(tmp_path: Path) -> None:
+    """As within a shard: nothing else tells that what the answered commit has there is missing."""
+    async with open_cluster(tmp_path / "run") as cluster, trio.open_nursery() as nursery:
+        await in_doubt(cluster, nursery)
+        coordinator, participant = cluster.kill(COORDINATOR), cluster.kill(PARTICIPANT)
+        shutil.rmtree(shard_directory(participant, ShardNumber(PARTICIPANT)).local_journal(OTHER))
+        await cluster.start_again(PARTICIPANT, participant)
+        with trio.fail_after(10), pytest.raises(CorruptStorage, match="is missing"):
+            await cluster.start_again(COORDINATOR, coordinator)
