@@ -119,7 +119,8 @@ class RoutedParticipants:
         own: list[Prepare] = []
         others: dict[ShardNumber, list[Prepare]] = {}
         for message in messages:
-            for shard, logs in self._by_shard(message.logs).items():
+            by_shard = self._by_shard(message.logs) or {OWN: []}  # without logs, too, it is answered for
+            for shard, logs in by_shard.items():
                 part = replace(
                     message, logs={log: message.logs[log] for log in logs}, expected=_of(logs, message.expected)
                 )

@@ -306,3 +306,14 @@ async def test_start_without_the_journal_of_another_shards_log_is_refused(tmp_pa
         await cluster.start_again(PARTICIPANT, participant)
         with trio.fail_after(10), pytest.raises(CorruptStorage, match="is missing"):
             await cluster.start_again(COORDINATOR, coordinator)
+
+
+async def test_transaction_whose_only_topic_was_deleted_before_a_restart_is_committed_empty(tmp_path: Path) -> None:
+    """Nothing is left of it in any shard; its client knows nothing of that."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        writer = await cluster.writer("t")
+        await writer.write({OTHER: [b"other"]})
+        await cluster.shards[ShardNumber(PARTICIPANT)].drop([OTHER])
+        await restart(cluster, COORDINATOR)
+        assert await writer.end() is None
+        await visible_everywhere(cluster, writer)
