@@ -302,7 +302,7 @@ class Participant:
         txid = message.txid
         epochs: dict[LogId, LeaderEpoch] = {}
         lost: dict[LogId, str] = {}
-        for log in dict.fromkeys((*message.logs, *self._found_open.get(txid, ()))):
+        for log in dict.fromkeys((*message.logs, *self._logs_with(txid))):
             partition = self._partitions.get(log)
             if partition is None:
                 continue
@@ -315,6 +315,14 @@ class Participant:
             self._open[txid.producer_id] = txid
             self._note_resumed(txid)
         return Resumed(epochs, lost)
+
+    def _logs_with(self, txid: TxId) -> Sequence[LogId]:
+        """Where the transaction has begun, whether its coordinator has written it down or not."""
+        if self._said_again is not None:
+            return self._found_open.get(txid, ())
+        if self._open.get(txid.producer_id) != txid:
+            return ()
+        return [log for log, partition in self._partitions.by_log.items() if partition.state.held(txid) is not None]
 
     def prepare(self, messages: Sequence[Prepare]) -> LocalPreparation:
         """See `Participants.prepare`."""

@@ -11,7 +11,7 @@ import trio
 from coordinator.answers import Refusal
 from fairlog_types import CorruptStorage, ShardNumber, StorageFailure
 from journal import failpoints
-from partition.answers import RefusedAppend
+from partition.answers import Appended, RefusedAppend
 from shard.conversation import Command
 from shard.directory import shard_directory
 from tests.shard.neighbours import COUNT, Cluster, Writer, open_cluster
@@ -317,3 +317,26 @@ async def test_transaction_whose_only_topic_was_deleted_before_a_restart_is_comm
         await restart(cluster, COORDINATOR)
         assert await writer.end() is None
         await visible_everywhere(cluster, writer)
+
+
+async def test_log_that_was_being_added_when_the_coordinator_was_killed_takes_part(tmp_path: Path) -> None:
+    """Its shard lives on, and has taken records: without being named it would stay open for ever, and lack them."""
+    async with open_cluster(tmp_path / "run") as cluster, trio.open_nursery() as nursery:
+        writer = await cluster.writer("t")
+        await writer.write({OWN: [b"own"]})
+        it = writer.granted
+        cluster.way.cut.add((ShardNumber(PARTICIPANT), ShardNumber(COORDINATOR)))
+        nursery.start_soon(cluster.coordinator(0).add_logs, "t", it.producer_id, it.epoch, [OTHER], 1)
+        state = cluster.shards[ShardNumber(PARTICIPANT)].partitions.by_log[OTHER].state
+        with trio.fail_after(10):
+            while not state.open_transactions:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert isinstance(await writer.append(OTHER, b"other"), Appended)
+        left = cluster.kill(COORDINATOR)
+        cluster.way.cut.clear()
+        with trio.fail_after(10):
+            await cluster.start_again(COORDINATOR, left)
+        assert await writer.end() is None
+        await visible_everywhere(cluster, writer)
+        assert not state.open_transactions
+        assert await cluster.values(OWN, OTHER) == BOTH
