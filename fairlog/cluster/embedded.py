@@ -37,7 +37,15 @@ import trio
 
 from fairlog.cluster import records
 from fairlog.cluster.features import FEATURES, Feature, FeatureLevels, FeatureUpdate, updated_untrusted
-from fairlog.cluster.interface import BrokerAddress, InvalidTopic, Leader, Topic, TopicExists, UnknownTopic
+from fairlog.cluster.interface import (
+    BrokerAddress,
+    ConfigsChanged,
+    InvalidTopic,
+    Leader,
+    Topic,
+    TopicExists,
+    UnknownTopic,
+)
 from fairlog.cluster.memory import Changes, StoreMemory
 from fairlog.cluster.opening import STORE_FILE, begin, content, corrupt, fix_group_separator, make, named, opened, put
 from fairlog.cluster.opening import StoreMismatch as StoreMismatch
@@ -298,12 +306,25 @@ class EmbeddedStore:
 
         return await self._change(decide)
 
-    async def set_broker_configs(self, resource: str, configs: Mapping[str, str]) -> None:
-        await self._change(lambda: ({records.broker_key(resource): records.encode_broker_configs(configs)}, None))
+    async def set_broker_configs(
+        self, resource: str, configs: Mapping[str, str], *, instead_of: Mapping[str, str] | None = None
+    ) -> None:
+        def decide() -> tuple[Changes, None]:
+            _require_unchanged(self.broker_configs(resource), instead_of)
+            return {records.broker_key(resource): records.encode_broker_configs(configs)}, None
 
-    async def set_group_configs(self, group: str, configs: Mapping[str, str]) -> None:
+        await self._change(decide)
+
+    async def set_group_configs(
+        self, group: str, configs: Mapping[str, str], *, instead_of: Mapping[str, str] | None = None
+    ) -> None:
         value = records.encode_group_configs(group, configs) if configs else None
-        await self._change(lambda: ({records.group_configs_key(group): value}, None))
+
+        def decide() -> tuple[Changes, None]:
+            _require_unchanged(self.group_configs(group), instead_of)
+            return {records.group_configs_key(group): value}, None
+
+        await self._change(decide)
 
     async def delete_topic(self, name: str) -> Topic:
         def decide() -> tuple[Changes, Topic]:
@@ -414,6 +435,11 @@ class EmbeddedStore:
 
 def _of_topic(topic: Topic, *, deleting: bool = False) -> Changes:
     return {records.topic_key(topic.topic_id): records.encode_topic(records.TopicRecord(topic, deleting))}
+
+
+def _require_unchanged(configs: Mapping[str, str], instead_of: Mapping[str, str] | None) -> None:
+    if instead_of is not None and configs != instead_of:
+        raise ConfigsChanged
 
 
 def _is_together(topic: Topic) -> bool:

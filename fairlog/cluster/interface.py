@@ -58,6 +58,10 @@ class UnknownTopic(Exception):
     """There is no such topic (any more)."""
 
 
+class ConfigsChanged(Exception):
+    """Somebody else has changed the configs since they were read."""
+
+
 class InvalidPartitions(ValueError):
     """A topic cannot be given so many partitions; the message says why."""
 
@@ -208,12 +212,19 @@ class ClusterStore(Protocol):
         """
         ...
 
-    async def set_broker_configs(self, resource: str, configs: Mapping[str, str]) -> None:
-        """Let `configs` be all that clients have set for a broker, or for all. Raises StorageFailure."""
+    async def set_broker_configs(
+        self, resource: str, configs: Mapping[str, str], *, instead_of: Mapping[str, str] | None = None
+    ) -> None:
+        """Let `configs` be all that clients have set for a broker, or for all.
+
+        Raises ConfigsChanged if they are not `instead_of` any more, StorageFailure.
+        """
         ...
 
-    async def set_group_configs(self, group: str, configs: Mapping[str, str]) -> None:
-        """Let `configs` be all that clients have set for a consumer group. Raises StorageFailure."""
+    async def set_group_configs(
+        self, group: str, configs: Mapping[str, str], *, instead_of: Mapping[str, str] | None = None
+    ) -> None:
+        """Let `configs` be all that clients have set for a consumer group. Raises as `set_broker_configs`."""
         ...
 
     async def delete_topic(self, name: str) -> Topic:

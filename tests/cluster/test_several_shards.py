@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import lmdb
@@ -17,6 +17,9 @@ from fairlog.cluster.embedded import EmbeddedStore, StoreMismatch
 from fairlog.cluster.features import FeatureUpdate, UpgradeType
 from fairlog.cluster.interface import BrokerAddress, ClusterStore, TopicExists, UnknownTopic
 from fairlog.cluster.restored import continue_restored
+from fairlog.config import GroupSettings, Settings
+from fairlog.live_group_configs import LiveGroupConfigs
+from fairlog.live_settings import LiveSettings
 from fairlog_types import CorruptStorage, LogId, ShardNumber
 from shard.placement import Placement
 from tests.cluster.peer import SHARDS, Peer
@@ -415,3 +418,34 @@ async def test_restored_store_of_several_shards_jumps_ahead_in_each(open_shard: 
     assert (content.addresses, content.dropped, content.group_journals_begun) == ({}, {}, False)
     store = open_shard(1)
     assert (store.starts, store.group_journals_begun, list(store.deleting())) == (minutes + 1, False, [topic])
+
+
+@pytest.mark.slow
+async def test_configs_that_two_processes_change_at_once_have_both_changes(
+    open_shard: OpenShard, directory: Path
+) -> None:
+    """Of all brokers, or of a group: both changes are answered, and the later one does not undo the other."""
+    store = open_shard(0)
+    brokers, groups = LiveSettings(Settings(), store), LiveGroupConfigs(GroupSettings(), store)
+    with Peer(directory, 1) as peer:
+        of_other: list[Callable[[], object]] = []
+
+        def beside(name: str, value: str) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
+            def change(configs: Mapping[str, str]) -> Mapping[str, str]:
+                while of_other:
+                    of_other.pop()()
+                return {**configs, name: value}
+
+            return change
+
+        of_other.append(lambda: peer.do("set_broker_configs", resource="", configs={"log.retention.ms": "5"}))
+        await brokers.alter("", beside("max.connections", "7"), validate_only=False)
+        theirs = {"consumer.session.timeout.ms": "50000"}
+        of_other.append(lambda: peer.do("set_group_configs", group="g", configs=theirs))
+        await groups.alter("g", beside("consumer.heartbeat.interval.ms", "6000"), validate_only=False)
+    await store.catch_up()
+    assert store.broker_configs("") == {"log.retention.ms": "5", "max.connections": "7"}
+    assert store.group_configs("g") == {
+        "consumer.session.timeout.ms": "50000",
+        "consumer.heartbeat.interval.ms": "6000",
+    }

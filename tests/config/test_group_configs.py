@@ -28,7 +28,7 @@ class Kept:
     def configured_groups(self) -> list[str]:
         return list(self.configs)
 
-    async def set_group_configs(self, group: str, configs: dict[str, str]) -> None:
+    async def set_group_configs(self, group: str, configs: dict[str, str], *, instead_of: object = None) -> None:
         self.configs[group] = configs
 
 

@@ -26,7 +26,7 @@ class Kept:
     def broker_configs(self, resource: str) -> Mapping[str, str]:
         return self.configs.get(resource, {})
 
-    async def set_broker_configs(self, resource: str, configs: Mapping[str, str]) -> None:
+    async def set_broker_configs(self, resource: str, configs: Mapping[str, str], *, instead_of: object = None) -> None:
         await trio.lowlevel.checkpoint()
         if self.failure is not None:
             raise self.failure

@@ -107,7 +107,7 @@ class MemoryCluster:
     def broker_configs(self, resource: str) -> Mapping[str, str]:
         return self.of_brokers.get(resource, {})
 
-    async def set_broker_configs(self, resource: str, configs: Mapping[str, str]) -> None:
+    async def set_broker_configs(self, resource: str, configs: Mapping[str, str], *, instead_of: object = None) -> None:
         await trio.lowlevel.checkpoint()
         if self.failure is not None:
             raise self.failure
@@ -119,7 +119,7 @@ class MemoryCluster:
     def configured_groups(self) -> Sequence[str]:
         return sorted(self.of_groups)
 
-    async def set_group_configs(self, group: str, configs: Mapping[str, str]) -> None:
+    async def set_group_configs(self, group: str, configs: Mapping[str, str], *, instead_of: object = None) -> None:
         await trio.lowlevel.checkpoint()
         if self.failure is not None:
             raise self.failure

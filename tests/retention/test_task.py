@@ -57,7 +57,7 @@ class OneTopic:
     def broker_configs(self, resource: str) -> Mapping[str, str]:
         return self.of_broker if resource else {}
 
-    async def set_broker_configs(self, resource: str, configs: Mapping[str, str]) -> None:
+    async def set_broker_configs(self, resource: str, configs: Mapping[str, str], *, instead_of: object = None) -> None:
         self.of_broker = configs
 
     def configure(self, **configs: str) -> None:
