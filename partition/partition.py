@@ -406,12 +406,13 @@ class Partition:
                 self._shard.fail(failure)
                 raise
 
-    async def decided(self, txids: Collection[TxId]) -> None:
-        """Return once none of these is in doubt here, or can be decided: the log is gone, or its shard has failed."""
+    async def decided(self, txids: Collection[TxId]) -> bool:
+        """Return once none of these is in doubt here, or the log is gone. False: its shard has failed before that."""
         while not (self.has_gone or self._shard.failure or self.state.in_doubt.isdisjoint(txids)):
             if self._decided is None:
                 self._decided = trio.Event()
             await self._decided.wait()
+        return self.has_gone or self.state.in_doubt.isdisjoint(txids)
 
     def wake(self) -> None:
         """Let those look again who wait for a decision."""

@@ -122,11 +122,10 @@ class OffsetsLogs:
         assert partition is not None, log
         return await trio.to_thread.run_sync(partition.read_open)
 
-    async def decided(self, log: LogId, txids: Collection[TxId]) -> None:
+    async def decided(self, log: LogId, txids: Collection[TxId]) -> bool:
         """See `Partition.decided`."""
         partition = self._partitions.get(log)
-        if partition is not None:
-            await partition.decided(txids)
+        return partition is None or await partition.decided(txids)
 
     async def visible(self, log: LogId, offset: Offset) -> None:
         """Return once the log is visible up to `offset`. Raises StorageFailure if it never will be."""

@@ -109,7 +109,7 @@ class OffsetsLogs(Protocol):
 
     async def visible(self, log: LogId, offset: Offset) -> None: ...
 
-    async def decided(self, log: LogId, txids: Collection[TxId]) -> None: ...
+    async def decided(self, log: LogId, txids: Collection[TxId]) -> bool: ...
 
 
 class Transactions(Protocol):
@@ -327,13 +327,16 @@ class CommittedOffsets:
         return {partition: FetchedOffset(value, partition in pending) for partition, value in found.items()}
 
     async def _decided(self, log: LogId, group: str) -> bool:
-        """Return once commits that the coordinator of another shard may have answered are decided here, too."""
+        """Whether commits that the coordinator of another shard may have answered are decided here, too, after waiting.
+
+        False: it takes too long, or cannot be, as the disk has failed.
+        """
         undecided = tuple(self._index.undecided(group))
         if not undecided:
             return True
-        with trio.move_on_after(PATIENCE_S) as waiting:
-            await self._logs.decided(log, undecided)
-        return not waiting.cancelled_caught
+        with trio.move_on_after(PATIENCE_S):
+            return await self._logs.decided(log, undecided)
+        return False
 
     async def _visible(self, log: LogId, offset: Offset) -> bool:
         """Whether the log is visible up to there, after waiting for it. False: it takes too long, or never will be."""

@@ -11,7 +11,7 @@ import trio.testing
 from coordinator.answers import Refusal
 from coordinator.messages import ApplyCommit, Prepare
 from fairlog.groups.committed import FOREIGN_CONNECTIONS_KEPT_MS
-from fairlog_types import LeaderEpoch, LogId, ShardNumber
+from fairlog_types import LeaderEpoch, LogId, ShardNumber, StorageFailure
 from partition.answers import RefusedAppend
 from tests.groups.desk import Desk, new
 from tests.groups.test_committed import until
@@ -149,3 +149,19 @@ async def test_offsets_asked_after_an_answered_commit_wait_until_it_is_heard_of(
         desk.run.participant.apply([ApplyCommit(T0, (log,), 0, "t")])
         await until(lambda: bool(answers))
         assert answers == [1]
+
+
+async def test_offsets_that_an_answered_commit_may_have_changed_are_not_told_after_a_failure(open_desk, shard) -> None:
+    """The decision cannot be written any more: what the group had before would be out of date."""
+    async with open_desk(**shard) as desk:
+        group = own_group(desk)
+        log = desk.offsets.log_of(group)
+        desk.ids.gone.add(7)
+        await desk.begin(T0, group)
+        assert await desk.commit_in(T0, group, new(1)) is None
+        desk.run.participant.note_coordinator(ShardNumber(1), T0)
+        assert not (
+            await desk.run.participant.prepare_for(ShardNumber(1), [Prepare(T0, {log: LeaderEpoch(1)})])
+        ).refused
+        desk.run.partitions.fail(StorageFailure("the disk has failed"))
+        assert await desk.offsets.fetch(group, None, require_stable=False) is None

@@ -141,8 +141,9 @@ class MemoryLeaders:
         batches = self.logs[log]
         return Offset(parse_batch_header_untrusted(batches[-1]).last_offset + 1) if batches else Offset(0)
 
-    async def decided(self, log: LogId, txids: Collection[TxId]) -> None:
+    async def decided(self, log: LogId, txids: Collection[TxId]) -> bool:
         """There is no other shard."""
+        return True
 
     async def visible(self, log: LogId, offset: Offset) -> None:
         await trio.lowlevel.checkpoint()
