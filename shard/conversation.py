@@ -19,7 +19,7 @@ welcomed, and a listener announces itself with Welcome until it is given a comma
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -176,6 +176,8 @@ class Listener:
     is_known: bool = False
     """The speaker knows this epoch: it has given a command in it."""
     _next: int = 1
+    _answered: int = 0
+    """Answers up to this number have come, as the speaker has said."""
     _replies: dict[int, Any] = field(default_factory=dict[int, Any])
 
     def hear(self, message: Hello | Command) -> Heard:
@@ -184,13 +186,14 @@ class Listener:
             return Heard(send=self._welcome())
         forget = message.epoch > self.speaker_epoch
         if forget:
-            self.speaker_epoch, self._next = message.epoch, 1
+            self.speaker_epoch, self._next, self._answered = message.epoch, 1, 0
             self._replies.clear()
         if isinstance(message, Hello) or message.listener_epoch != self.epoch:
             return Heard(forget=forget, send=self._welcome())
         self.is_known = True
-        for number in self._answered_through(message.answered):
-            del self._replies[number]
+        while self._answered < min(message.answered, self._next - 1):
+            self._answered += 1
+            self._replies.pop(self._answered, None)
         if message.number == self._next:
             self._next += 1
             return Heard(message.body, message.number, forget)
@@ -206,9 +209,6 @@ class Listener:
         """The command of this number, of the present epoch, has been executed."""
         self._replies[number] = body
         return self._reply(number)
-
-    def _answered_through(self, number: int) -> Iterator[int]:
-        return iter([known for known in self._replies if known <= number])
 
     def _reply(self, number: int) -> Reply:
         return Reply(self.epoch, self.speaker_epoch, number, self._replies[number])
