@@ -2,9 +2,10 @@
 
     ask ─▶ Speaker ─▶ transport ┈┈▶ the other shard's Links ─▶ Listener ─▶ Executes ─▶ Reply ┈┈▶ ask's answer
 
-The transport may lose, delay, double and reorder messages (`conversation`). A command begins in the step in which it is
-heard, so that commands of one shard take effect in the order in which they were said; what it waits for, a disk or the
-copier, it waits for beside all others.
+The transport may lose, delay, double and reorder messages (`conversation`). A command is begun in the step in which it
+is heard: what is done in that step (*apply*, *discard*, SaidAll) takes effect in the order in which it was said. What
+is awaited for the answer (a disk, the copier, all of *begin*, *resume* and *prepare*) comes beside all others, and must
+look whether a later command has overtaken it.
 """
 
 from __future__ import annotations
