@@ -61,6 +61,7 @@ from journal.journal import NoFiles
 from partition.answers import RefusedAppend
 from partition.partition import Partition
 from partition.placed import Placed
+from partition.state import Held
 from shard.partitions import Partitions
 from shard.place_order import SaidAgain, place_order
 
@@ -222,11 +223,16 @@ class Participant:
         for txid, logs in self._found_open.items():
             for log in logs:
                 partition = self._partitions.get(log)
-                if txid not in self._resumed and partition is not None and partition.state.held(txid) is not None:
+                held = None if partition is None else partition.state.held(txid)
+                if partition is not None and held is not None and (txid not in self._resumed or self._is_torn(held)):
                     logger.info("orphan discarded", log=str(log), txid=str(txid))
                     self._discard_if_possible(partition, txid)
         self._found_open.clear()
         self._resumed.clear()
+
+    def _is_torn(self, held: Held) -> bool:
+        """Whether it can never be prepared, as records of it may be lost. The next start would not know that."""
+        return not self.tail_kept and held.prepared_for is None and held.leader_epoch < self._partitions.leader_epoch
 
     # --- the coordinators of other shards -----------------------------------------------------
 
@@ -264,9 +270,14 @@ class Participant:
         self._said_all.setdefault(shard, trio.Event()).set()
 
     def _resume_in(self, partition: Partition, txid: TxId) -> LeaderEpoch | str:
-        """See `PartitionState.resume`. After a loss of power, only what was begun since goes on."""
+        """See `PartitionState.resume`. After a loss of power, only what was begun since goes on.
+
+        Of another shard's transaction of which nothing is here, an earlier loss may have taken all.
+        """
         held = partition.state.held(txid)
-        if not self.tail_kept and (held is None or held.leader_epoch < partition.leader_epoch):
+        if (held is None and (not self.tail_kept or txid in self._coordinators)) or (
+            held is not None and self._is_torn(held)
+        ):
             return f"{partition.log} may have lost records of {txid}"
         return partition.state.resume(txid)
 
@@ -427,13 +438,13 @@ class Participant:
         has_room = await partition.wait_for_room(0)
         if has_room and state.applied(txid) is None and self._coordinators.get(txid) != coordinator:
             return f"{txid} was aborted meanwhile"
-        if not self.tail_kept and leader_epoch < partition.leader_epoch and state.applied(txid) is None:
-            held = state.held(txid)
-            if held is None or held.prepared_for is None:
-                return f"{partition.log} may have lost records of {txid}"
         if is_again and self.tail_kept and txid.producer_id not in state.windows:
             # It was applied so long ago that its producer has been forgotten, or nothing was written to it.
             return 0, partition.journal.durable
+        if leader_epoch < partition.leader_epoch and state.applied(txid) is None:
+            held = state.held(txid)
+            if held is None or self._is_torn(held):
+                return f"{partition.log} may have lost records of {txid}"
         through = await partition.prepare(txid, leader_epoch, coordinator)
         if isinstance(through, str):
             return through

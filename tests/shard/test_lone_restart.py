@@ -340,3 +340,29 @@ async def test_log_that_was_being_added_when_the_coordinator_was_killed_takes_pa
         await visible_everywhere(cluster, writer)
         assert not state.open_transactions
         assert await cluster.values(OWN, OTHER) == BOTH
+
+
+async def test_loss_that_the_coordinator_has_not_heard_of_is_known_after_the_next_good_start(tmp_path: Path) -> None:
+    """Regression, of seed review2.3: the shard starts twice, and only the first time its tail was lost."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        writer = await cluster.writer("t")
+        older = tmp_path / "older"
+        await writer.write({OTHER: [b"kept"]})
+        assert await writer.end() is None
+        await visible_everywhere(cluster, writer)
+        shutil.copytree(shard_directory(tmp_path / "run", ShardNumber(PARTICIPANT)).path, older)
+        await writer.write({OWN: [b"own"], OTHER: [b"lost"]})
+        left = cluster.kill(PARTICIPANT)
+        there = shard_directory(left, ShardNumber(PARTICIPANT))
+        journal = there.local_journal(OTHER)
+        shutil.rmtree(journal)
+        shutil.copytree(older / journal.relative_to(there.path), journal)
+        cluster.way.cut.add((ShardNumber(PARTICIPANT), ShardNumber(COORDINATOR)))
+        with trio.fail_after(10):
+            await cluster.start_again(PARTICIPANT, left, tail_kept=False)
+        again = cluster.kill(PARTICIPANT)
+        cluster.way.cut.clear()
+        with trio.fail_after(10):
+            await cluster.start_again(PARTICIPANT, again)
+        assert await writer.end() is Refusal.MUST_ABORT
+        assert await cluster.values(OWN, OTHER) == {OWN: [], OTHER: [b"kept"]}
