@@ -47,10 +47,10 @@ class Neighbourhood:
         host, port = self.listeners[0].socket.getsockname()[:2]
         return host, port
 
-    async def open(self, nursery: trio.Nursery, shard: Shard) -> None:
-        """Begin to carry messages, once the shard leads its logs."""
+    async def open(self, nursery: trio.Nursery, shard: Shard, *, tail_kept: bool) -> None:
+        """Begin to carry messages, once the shard leads its logs. `tail_kept`: see `Shard.run_links`."""
         self._shard = shard
-        await nursery.start(shard.run_links)
+        await nursery.start(shard.run_links, tail_kept)
         await nursery.start(self._peers.run, self.listeners, self._cluster.placement.others(self._cluster.shard))
 
     def _other_shard_of(self, log: LogId) -> ShardNumber | None:

@@ -146,7 +146,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 if neighbourhood is not None:
                     background.start_soon(cluster.run)
                     background.start_soon(live.follow)
-                    await neighbourhood.open(background, shard)
+                    await neighbourhood.open(background, shard, tail_kept=last_run.tail_kept)
                 await shard.recover(tail_kept=last_run.tail_kept)
                 background.start_soon(shard.partitions.run)
                 await shard.drain()

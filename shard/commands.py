@@ -11,6 +11,7 @@ the counts of these logs. So each log writes PREPARED behind the data, and it is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -127,11 +128,10 @@ class Commands:
 
 
 async def _visible(application: Application) -> tuple[Applied, ...]:
-    try:
+    with suppress(StorageFailure):
         return tuple(await application.visible())
-    except StorageFailure:
-        await trio.sleep_forever()
-        raise
+    await trio.sleep_forever()
+    raise AssertionError("nobody wakes this task")
 
 
 async def _prepared_again(participant: Participant, shard: ShardNumber, messages: Sequence[Prepare]) -> Prepared:
@@ -139,10 +139,11 @@ async def _prepared_again(participant: Participant, shard: ShardNumber, messages
         try:
             return await participant.prepare_for(shard, messages)
         except NoFiles:
-            await trio.sleep(_NO_FILES_PAUSE_S)
+            pause_s = _NO_FILES_PAUSE_S
         except StorageFailure as failure:
             logger.warning("prepared again only after a restart of this shard", reason=str(failure))
-            await trio.sleep_forever()
+            pause_s = math.inf
+        await trio.sleep(pause_s)
 
 
 async def _or_failed(executing: Awaitable[Any]) -> Any:

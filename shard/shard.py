@@ -141,9 +141,15 @@ class Shard:
         self._participant.finish_recovery()
         self.partitions.finish_recovery()
 
-    async def run_links(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """With neighbours: hear what they say, from when all logs are led on; until cancelled."""
+    async def run_links(
+        self, tail_kept: bool, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """With neighbours: hear what they say, from when all logs are led on; until cancelled.
+
+        `tail_kept` is that of `recover`: what they ask for before that depends on it as well.
+        """
         assert self._links is not None
+        self._participant.tail_kept = tail_kept
         await self._links.run(task_status=task_status)
 
     def receive(self, shard: ShardNumber, message: Message) -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import structlog
 import trio
@@ -259,13 +259,16 @@ async def _shake_hands(stream: trio.SocketStream, handshake: Handshake) -> None:
     """Raises Refused, trio.BrokenResourceError."""
     await stream.send_all(handshake.begin())
     while handshake.expects:
+        heard = await _receive_exactly(stream, handshake.expects)
+        refused: Refused | None = None
         try:
-            said = handshake.hear(await _receive_exactly(stream, handshake.expects))
-        except Refused as refused:
-            with suppress(trio.BrokenResourceError):
-                await stream.send_all(refused.last_words)
-            raise
-        await stream.send_all(said)
+            said = handshake.hear(heard)
+        except Refused as error:
+            refused, said = error, error.last_words
+        with suppress(trio.BrokenResourceError) if refused else nullcontext():
+            await stream.send_all(said)
+        if refused:
+            raise refused
 
 
 async def _receive_exactly(stream: trio.SocketStream, size: int) -> bytes:

@@ -181,14 +181,20 @@ class Cluster:
     def coordinator(self, shard: int) -> Coordinator:
         return self.running[ShardNumber(shard)].shard.coordinator
 
-    async def open(self, number: ShardNumber, data_dir: Path, starts: int) -> None:
+    async def open(self, number: ShardNumber, data_dir: Path, starts: int, *, tail_kept: bool) -> None:
         """Put the shard together, let it lead its logs, and hear the others."""
         assert self.way.nursery is not None
-        self.running[number] = await self.way.nursery.start(self._live, number, data_dir, starts)
+        self.running[number] = await self.way.nursery.start(self._live, number, data_dir, starts, tail_kept)
         self.way.shards[number] = self.running[number].shard
 
     async def _live(
-        self, number: ShardNumber, data_dir: Path, starts: int, *, task_status: trio.TaskStatus[Running]
+        self,
+        number: ShardNumber,
+        data_dir: Path,
+        starts: int,
+        tail_kept: bool,
+        *,
+        task_status: trio.TaskStatus[Running],
     ) -> None:
         disk, outgoing = Disk(), self.way.of(number)
         directory = shard_directory(data_dir, number)
@@ -217,7 +223,7 @@ class Cluster:
             shard = await stack.enter_async_context(opening)
             async with trio.open_nursery() as nursery:
                 await shard.lead([log_of(number, each) for each in range(self.logs_each)], self.mode)
-                await nursery.start(shard.run_links)
+                await nursery.start(shard.run_links, tail_kept)
                 task_status.started(Running(shard, disk, data_dir, starts, outgoing, nursery))
                 await trio.sleep_forever()
 
@@ -242,13 +248,14 @@ class Cluster:
         it.nursery.cancel_scope.cancel()
         return left
 
-    async def reopen(self, number: int, left: Path) -> None:
+    async def reopen(self, number: int, left: Path, *, tail_kept: bool = True) -> None:
         """Begin the start of a killed shard on what it has left; `recover` is the rest."""
-        await self.open(ShardNumber(number), left, self.running[ShardNumber(number)].starts + 1)
+        starts = self.running[ShardNumber(number)].starts + 1
+        await self.open(ShardNumber(number), left, starts, tail_kept=tail_kept)
 
     async def start_again(self, number: int, left: Path, *, tail_kept: bool = True) -> None:
         """Start a killed shard on what it has left, beside those that run."""
-        await self.reopen(number, left)
+        await self.reopen(number, left, tail_kept=tail_kept)
         await self.recover(ShardNumber(number), tail_kept=tail_kept)
 
     async def writer(self, name: str, shard: int = 0) -> Writer:
@@ -298,7 +305,7 @@ async def open_cluster(
         way.nursery = carrying
         numbers = [ShardNumber(number) for number in range(COUNT)]
         for number in numbers:
-            await cluster.open(number, data_dir, starts)
+            await cluster.open(number, data_dir, starts, tail_kept=tail_kept)
         async with trio.open_nursery() as recovering:
             for number in numbers:
                 recovering.start_soon(partial(cluster.recover, number, tail_kept=tail_kept))

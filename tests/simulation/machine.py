@@ -400,7 +400,7 @@ class Machine:
             offsets = None if self._make_offsets is None else self._make_offsets(shard, index)
             if offsets is not None:
                 await shard.lead(offsets.logs())
-            await hearing.enter_async_context(self.hearing(shard))
+            await hearing.enter_async_context(self.hearing(shard, tail_kept=last_run.tail_kept))
             await shard.recover(tail_kept=last_run.tail_kept)
             async with trio.open_nursery(strict_exception_groups=True) as background:
                 background.start_soon(shard.partitions.run)
@@ -437,7 +437,7 @@ class Machine:
         world.count("stops")
 
     @asynccontextmanager
-    async def hearing(self, _shard: Shard) -> AsyncIterator[None]:
+    async def hearing(self, _shard: Shard, *, tail_kept: bool) -> AsyncIterator[None]:
         """While it hears other shards: this one is alone."""
         yield
 

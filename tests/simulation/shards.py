@@ -108,9 +108,9 @@ class ShardMachine(Machine):
         return Neighbours(Placement(self.plan.shards), other, Outgoing(self.way, self))
 
     @asynccontextmanager
-    async def hearing(self, shard: Shard) -> AsyncIterator[None]:
+    async def hearing(self, shard: Shard, *, tail_kept: bool) -> AsyncIterator[None]:
         async with trio.open_nursery(strict_exception_groups=True) as nursery:
-            await nursery.start(shard.run_links)
+            await nursery.start(shard.run_links, tail_kept)
             self.hears, self._links = shard, nursery
             nursery.start_soon(self._serves_in_time)
             try:
