@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.node_process import CONSOLE_PREFIX, READY_PREFIX, NodeProcess
+from scripts.node_process import CONSOLE_PREFIX, NodeProcess
 
 PROCESSES = 3
 FIRST_NODE_ID = 1
@@ -24,40 +24,30 @@ class ThreeProcesses:
         self.node = NodeProcess(
             directory / "data",
             {"FAIRLOG_ADMIN_LISTEN": "127.0.0.1:0", "FAIRLOG_ADMIN_TOKEN": TOKEN},
-            ("--processes", str(PROCESSES), "--listen", "127.0.0.1:0"),
+            processes=PROCESSES,
         )
         self.node.start()
 
     @property
     def addresses(self) -> Sequence[str]:
         """Where clients reach each broker, by shard."""
-        return self._said(READY_PREFIX)
+        return self.node.addresses
 
     @property
     def consoles(self) -> Sequence[str]:
         """The URL of each process' admin listener, ending in a slash, by shard."""
-        return self._said(CONSOLE_PREFIX)
+        lines = self.node.data_dir.with_name("data.out").read_text().splitlines()
+        return [line.removeprefix(CONSOLE_PREFIX) for line in lines if line.startswith(CONSOLE_PREFIX)]
 
     @contextmanager
     def frozen(self, shard: int) -> Generator[None]:
         """One process does not run, and answers nobody, for as long as the block lasts."""
-        pid = self._pid(shard)
+        pid = self.node.pids[shard]
         os.kill(pid, signal.SIGSTOP)
         try:
             yield
         finally:
             os.kill(pid, signal.SIGCONT)
-
-    def _said(self, prefix: str) -> Sequence[str]:
-        lines = self.node.data_dir.with_name("data.out").read_text().splitlines()
-        return [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
-
-    def _pid(self, shard: int) -> int:
-        supervisor = self.node.pid
-        for pid in map(int, Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()):
-            if f"FAIRLOG_PROCESS=[{shard}," in Path(f"/proc/{pid}/environ").read_text():
-                return pid
-        raise AssertionError(f"there is no process of shard {shard}")
 
 
 @pytest.fixture(scope="session")
