@@ -49,9 +49,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def processes() -> int:
-    """How many processes the nodes of a test have, unless `spread` says otherwise."""
-    return 1
+def processes(request: pytest.FixtureRequest) -> int:
+    """How many processes the nodes of a test have: one, unless `spread` says otherwise."""
+    return getattr(request, "param", 1)
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,8 @@ def spread(metafunc: pytest.Metafunc) -> None:
         numbers = [1, SEVERAL]
     else:
         return
-    metafunc.parametrize("processes", numbers, scope="session", ids=_name)
+    # Through the fixture itself: what depends on it, such as the session's node, is made anew when the number changes.
+    metafunc.parametrize("processes", numbers, scope="session", ids=_name, indirect=True)
 
 
 def _name(number: int) -> str:
