@@ -171,9 +171,7 @@ def test_simulation_of_several_shards_without_faults_finds_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "seed", "verdict"),
     [
-        ("lost-tail-goes-on", "s.12", "sees a part"),
         ("committed-before-others-can-read", "s.2", "sees a part"),
-        ("restarted-coordinator-not-doubted", "s.1", "is open in"),
         ("not-said-to-the-next-start", "s.2", "does not serve"),
     ],
 )
