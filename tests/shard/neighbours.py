@@ -243,7 +243,7 @@ class Cluster:
         it.outgoing.is_dead = True
         left = self.data_dir.parent / f"shard-{number}-after-start-{it.starts}"
         of = shard_directory(it.data_dir, ShardNumber(number)).path
-        shutil.copytree(of, left / of.relative_to(it.data_dir), ignore=shutil.ignore_patterns("lock.mdb"))
+        shutil.copytree(of, left / of.relative_to(it.data_dir), ignore=shutil.ignore_patterns("lock.mdb", "*.new"))
         it.disk.let_go()
         it.nursery.cancel_scope.cancel()
         return left
@@ -278,7 +278,7 @@ class Cluster:
 
     def crash(self, into: Path, *, losing: Mapping[str, Path] | None = None) -> Path:
         """What is left; of journals whose path contains one of `losing`, what that older copy has."""
-        shutil.copytree(self.data_dir, into, ignore=shutil.ignore_patterns("lock.mdb"))
+        shutil.copytree(self.data_dir, into, ignore=shutil.ignore_patterns("lock.mdb", "*.new"))
         for part, older in (losing or {}).items():
             (journal,) = (path for path in into.glob("shards/*/journals/*/*") if part in str(path))
             shutil.rmtree(journal)

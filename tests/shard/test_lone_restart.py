@@ -12,8 +12,9 @@ from coordinator.answers import Refusal
 from fairlog_types import CorruptStorage, ShardNumber, StorageFailure
 from journal import failpoints
 from partition.answers import Appended, RefusedAppend
-from shard.conversation import Command
+from shard.conversation import Command, Reply
 from shard.directory import shard_directory
+from shard.links import REPEAT_AFTER_S
 from tests.shard.neighbours import COUNT, Cluster, Writer, open_cluster
 from tests.shard.test_neighbours import BOTH, NOTHING, OTHER, OWN, visible_everywhere
 
@@ -260,8 +261,10 @@ async def test_answered_commit_waits_for_a_shard_whose_disk_has_failed(tmp_path:
 async def test_abort_right_behind_prepare_leaves_nothing_prepared(tmp_path: Path) -> None:
     """Both come in one step, as on a new connection: *prepare* must not begin anew what the abort has ended."""
     async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.lost = 0
         writer = await cluster.writer("t")
         await writer.write({OTHER: [b"other"]})
+        await trio.sleep(2 * REPEAT_AFTER_S)  # what was lost before has been said again
         cluster.way.cut.add((ShardNumber(COORDINATOR), ShardNumber(PARTICIPANT)))
         cluster.way.carried.clear()
         cluster.shards[ShardNumber(COORDINATOR)].partitions.fail(StorageFailure("the disk has failed"))
@@ -270,7 +273,9 @@ async def test_abort_right_behind_prepare_leaves_nothing_prepared(tmp_path: Path
         assert len(said) == 2
         for number in sorted(said):
             cluster.shards[ShardNumber(PARTICIPANT)].receive(ShardNumber(COORDINATOR), said[number])
-        await trio.sleep(0.1)
+        with trio.fail_after(10):
+            while not said.keys() <= {it.number for *_, it in cluster.way.carried if isinstance(it, Reply)}:  # noqa: ASYNC110
+                await trio.sleep(0.01)
         state = cluster.shards[ShardNumber(PARTICIPANT)].partitions.by_log[OTHER].state
         assert not state.in_doubt
         assert not state.open_transactions
