@@ -11,13 +11,11 @@ heartbeat.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 
 import structlog
-import trio
 
-from fairlog.cluster.interface import ClusterStore, ConfigsChanged
+from fairlog.cluster.interface import ClusterStore
 from fairlog.config import GroupSettings
 from fairlog.group_configs import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS, value_of, why_refused
 from fairlog.groups.consumer.settings import ConsumerGroupSettings
@@ -36,7 +34,6 @@ class LiveGroupConfigs:
         """`settings` are those of the node's start; none of them changes later."""
         self._settings = settings
         self._cluster = cluster
-        self._changing = trio.Lock()
         self._of_all = ConsumerGroupSettings(
             session_timeout_ms=settings.consumer_session_timeout_ms,
             heartbeat_interval_ms=settings.consumer_heartbeat_interval_ms,
@@ -68,22 +65,15 @@ class LiveGroupConfigs:
         With `validate_only` they are checked and not kept. Raises BadChange, and what `change` raises; StorageFailure.
         Cancelled: the change was made, or it was not.
         """
-        async with self._changing:
-            while True:
-                with suppress(ConfigsChanged):  # by another process: then it is decided again
-                    return await self._alter(group_id, change, validate_only=validate_only)
 
-    async def _alter(
-        self, group_id: str, change: Callable[[Mapping[str, str]], Mapping[str, str]], *, validate_only: bool
-    ) -> None:
-        own = self._cluster.group_configs(group_id)
-        new = change(own)
-        problem = why_refused(new, own, self._settings)
-        if problem is not None:
-            raise BadChange(problem)
-        if not own and len(self._cluster.configured_groups()) >= GROUPS_MAX:
-            raise BadChange(f"{GROUPS_MAX} groups have configs of their own already")
-        if validate_only or new == own:
-            return
-        await self._cluster.set_group_configs(group_id, new, instead_of=own)
-        log.info("group configs changed", group=group_id, configs=dict(new))
+        def checked(own: Mapping[str, str]) -> Mapping[str, str]:
+            new = change(own)
+            problem = why_refused(new, own, self._settings)
+            if problem is not None:
+                raise BadChange(problem)
+            if not own and len(self._cluster.configured_groups()) >= GROUPS_MAX:
+                raise BadChange(f"{GROUPS_MAX} groups have configs of their own already")
+            return own if validate_only else new
+
+        if await self._cluster.alter_group_configs(group_id, checked):
+            log.info("group configs changed", group=group_id, configs=dict(self.of(group_id)))

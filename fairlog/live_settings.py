@@ -14,13 +14,12 @@ also waits for `changed`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 
 import structlog
 import trio
 
 from fairlog.broker_configs import settings_with
-from fairlog.cluster.interface import ClusterStore, ConfigsChanged
+from fairlog.cluster.interface import ClusterStore
 from fairlog.config import ConfigError, Settings
 from fairlog.topic_config_changes import BadChange
 
@@ -68,26 +67,23 @@ class LiveSettings:
         Cancelled: the change was made, or it was not.
         """
         async with self._changing:
-            while True:
-                with suppress(ConfigsChanged):  # by another process: then it is decided again
-                    return await self._alter(resource, change, validate_only=validate_only)
+            settings = self._current
 
-    async def _alter(
-        self, resource: str, change: Callable[[Mapping[str, str]], Mapping[str, str]], *, validate_only: bool
-    ) -> None:
-        own = self._cluster.broker_configs(resource)
-        new = change(own)
-        layers = [new if each == resource else self._cluster.broker_configs(each) for each in self._resources()]
-        try:
-            settings = settings_with(self._of_start, *layers)
-        except ConfigError as error:
-            raise BadChange(str(error)) from error
-        if validate_only or new == own:
-            return
-        with trio.CancelScope(shield=True):
-            await self._cluster.set_broker_configs(resource, new, instead_of=own)
-            self._become(settings)
-        log.info("broker configs changed", brokers=resource or "all", configs=dict(new))
+            def checked(own: Mapping[str, str]) -> Mapping[str, str]:
+                nonlocal settings
+                new = change(own)
+                layers = [new if each == resource else self._cluster.broker_configs(each) for each in self._resources()]
+                try:
+                    settings = settings_with(self._of_start, *layers)
+                except ConfigError as error:
+                    raise BadChange(str(error)) from error
+                return own if validate_only else new
+
+            with trio.CancelScope(shield=True):
+                if not await self._cluster.alter_broker_configs(resource, checked):
+                    return
+                self._become(settings)
+        log.info("broker configs changed", brokers=resource or "all", configs=dict(self.changed_for(resource)))
 
     async def follow(self) -> None:
         """Take in what clients have other brokers of the cluster change; until cancelled."""

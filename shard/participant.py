@@ -261,11 +261,13 @@ class Participant:
             elif not lost:
                 self._open[txid.producer_id] = txid
             self._note_resumed(txid)
+            if all(partition.state.held(txid) is None for partition in partitions):
+                self._forget(txid)  # it is applied here; nothing more will be said of it
         for txid in self._unsaid.pop(shard, set()) - undecided.keys():
-            logger.info("orphan discarded", txid=str(txid), other_shard=shard)
-            self._coordinators.pop(txid, None)  # it may have said since that it is decided
+            self._forget(txid)
             for partition in list(self._partitions.by_log.values()):
                 if partition.state.held(txid) is not None:
+                    logger.info("orphan discarded", log=str(partition.log), txid=str(txid), other_shard=shard)
                     self._discard_if_possible(partition, txid)
         self._said_all.setdefault(shard, trio.Event()).set()
 
@@ -280,6 +282,12 @@ class Participant:
         ):
             return f"{partition.log} may have lost records of {txid}"
         return partition.state.resume(txid)
+
+    def _forget(self, txid: TxId) -> None:
+        """It takes no more batches here, and its coordinator has nothing more to say of it."""
+        if self._open.get(txid.producer_id) == txid:
+            del self._open[txid.producer_id]
+        self._coordinators.pop(txid, None)
 
     def _note_resumed(self, txid: TxId) -> None:
         if self._said_again is not None:
@@ -523,9 +531,7 @@ class Participant:
 
     def discard(self, message: DiscardTransaction) -> None:
         """See `Participants.discard`. What is written before it raises stays written."""
-        if self._open.get(message.txid.producer_id) == message.txid:
-            del self._open[message.txid.producer_id]
-        self._coordinators.pop(message.txid, None)
+        self._forget(message.txid)
         for log in message.logs:
             partition = self._partitions.get(log)
             if partition is not None and partition.state.held(message.txid) is not None:

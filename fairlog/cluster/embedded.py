@@ -39,7 +39,7 @@ from fairlog.cluster import records
 from fairlog.cluster.features import FEATURES, Feature, FeatureLevels, FeatureUpdate, updated_untrusted
 from fairlog.cluster.interface import (
     BrokerAddress,
-    ConfigsChanged,
+    ConfigsChange,
     InvalidTopic,
     Leader,
     Topic,
@@ -286,7 +286,7 @@ class EmbeddedStore:
 
         return await self._change(decide)
 
-    async def alter_topic_configs(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic:
+    async def alter_topic_configs(self, name: str, change: ConfigsChange) -> Topic:
         def decide() -> tuple[Changes, Topic]:
             topic = self._known(name)
             configs = change(topic.configs)
@@ -306,25 +306,24 @@ class EmbeddedStore:
 
         return await self._change(decide)
 
-    async def set_broker_configs(
-        self, resource: str, configs: Mapping[str, str], *, instead_of: Mapping[str, str] | None = None
-    ) -> None:
-        def decide() -> tuple[Changes, None]:
-            _require_unchanged(self.broker_configs(resource), instead_of)
-            return {records.broker_key(resource): records.encode_broker_configs(configs)}, None
+    async def alter_broker_configs(self, resource: str, change: ConfigsChange) -> bool:
+        def decide() -> tuple[Changes, bool]:
+            own = self.broker_configs(resource)
+            if (configs := change(own)) == own:
+                return {}, False
+            return {records.broker_key(resource): records.encode_broker_configs(configs)}, True
 
-        await self._change(decide)
+        return await self._change(decide)
 
-    async def set_group_configs(
-        self, group: str, configs: Mapping[str, str], *, instead_of: Mapping[str, str] | None = None
-    ) -> None:
-        value = records.encode_group_configs(group, configs) if configs else None
+    async def alter_group_configs(self, group: str, change: ConfigsChange) -> bool:
+        def decide() -> tuple[Changes, bool]:
+            own = self.group_configs(group)
+            if (configs := change(own)) == own:
+                return {}, False
+            value = records.encode_group_configs(group, configs) if configs else None
+            return {records.group_configs_key(group): value}, True
 
-        def decide() -> tuple[Changes, None]:
-            _require_unchanged(self.group_configs(group), instead_of)
-            return {records.group_configs_key(group): value}, None
-
-        await self._change(decide)
+        return await self._change(decide)
 
     async def delete_topic(self, name: str) -> Topic:
         def decide() -> tuple[Changes, Topic]:
@@ -435,11 +434,6 @@ class EmbeddedStore:
 
 def _of_topic(topic: Topic, *, deleting: bool = False) -> Changes:
     return {records.topic_key(topic.topic_id): records.encode_topic(records.TopicRecord(topic, deleting))}
-
-
-def _require_unchanged(configs: Mapping[str, str], instead_of: Mapping[str, str] | None) -> None:
-    if instead_of is not None and configs != instead_of:
-        raise ConfigsChanged
 
 
 def _is_together(topic: Topic) -> bool:

@@ -58,10 +58,6 @@ class UnknownTopic(Exception):
     """There is no such topic (any more)."""
 
 
-class ConfigsChanged(Exception):
-    """Somebody else has changed the configs since they were read."""
-
-
 class InvalidPartitions(ValueError):
     """A topic cannot be given so many partitions; the message says why."""
 
@@ -87,6 +83,10 @@ class Notice(Protocol):
     async def wait(self) -> object:
         """Return when it has happened."""
         ...
+
+
+ConfigsChange = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""Makes new configs of those that there are. Pure, for it may be asked again."""
 
 
 class ClusterStore(Protocol):
@@ -196,7 +196,7 @@ class ClusterStore(Protocol):
         """
         ...
 
-    async def alter_topic_configs(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic:
+    async def alter_topic_configs(self, name: str, change: ConfigsChange) -> Topic:
         """Let `change` make a topic's own configs of those that it has; answers the topic as it is then.
 
         `change` may be asked again, if another node has changed something meanwhile. Raises UnknownTopic,
@@ -212,19 +212,15 @@ class ClusterStore(Protocol):
         """
         ...
 
-    async def set_broker_configs(
-        self, resource: str, configs: Mapping[str, str], *, instead_of: Mapping[str, str] | None = None
-    ) -> None:
-        """Let `configs` be all that clients have set for a broker, or for all.
+    async def alter_broker_configs(self, resource: str, change: ConfigsChange) -> bool:
+        """Let `change` make what clients have set for a broker, or for all; whether that changed anything.
 
-        Raises ConfigsChanged if they are not `instead_of` any more, StorageFailure.
+        Otherwise as `alter_topic_configs`.
         """
         ...
 
-    async def set_group_configs(
-        self, group: str, configs: Mapping[str, str], *, instead_of: Mapping[str, str] | None = None
-    ) -> None:
-        """Let `configs` be all that clients have set for a consumer group. Raises as `set_broker_configs`."""
+    async def alter_group_configs(self, group: str, change: ConfigsChange) -> bool:
+        """Let `change` make what clients have set for a consumer group; see `alter_broker_configs`."""
         ...
 
     async def delete_topic(self, name: str) -> Topic:

@@ -36,6 +36,10 @@ async def do(store, name, arguments):
         return await store.forget_topic(UUID(arguments["topic_id"]))
     if name == "add config":
         return await store.alter_topic_configs(arguments.pop("topic"), lambda configs: {**configs, **arguments})
+    if name == "set broker configs":
+        return await store.alter_broker_configs(arguments["resource"], lambda _: arguments["configs"])
+    if name == "set group configs":
+        return await store.alter_group_configs(arguments["group"], lambda _: arguments["configs"])
     if name == "names":
         await store._take_in_others()
         return [[topic.name for topic in topics] for topics in (store.topics(), store.deleting())]

@@ -150,9 +150,9 @@ async def test_configs_of_brokers_are_kept_also_over_a_restart(open_store: OpenS
     """Each broker's apart from those of all; the last that was set counts as a whole."""
     store = open_store()
     assert store.broker_configs("1") == {}
-    await store.set_broker_configs("", {"log.retention.ms": "5"})
-    await store.set_broker_configs("1", {"log.retention.ms": "6", "max.connections": "7"})
-    await store.set_broker_configs("1", {"max.connections": "8"})
+    await store.alter_broker_configs("", lambda _: {"log.retention.ms": "5"})
+    await store.alter_broker_configs("1", lambda _: {"log.retention.ms": "6", "max.connections": "7"})
+    await store.alter_broker_configs("1", lambda _: {"max.connections": "8"})
     for each in (store, open_store()):
         assert (each.broker_configs(""), each.broker_configs("1")) == (
             {"log.retention.ms": "5"},
@@ -164,11 +164,11 @@ async def test_configs_of_groups_are_kept_also_over_a_restart(open_store: OpenSt
     """Whatever the group is called; one whose configs were all taken back leaves nothing."""
     longest = "é" * 512
     store = open_store()
-    await store.set_group_configs("g", {"consumer.session.timeout.ms": "50000"})
-    await store.set_group_configs(longest, {"consumer.heartbeat.interval.ms": "6000"})
-    await store.set_group_configs("gone", {"consumer.heartbeat.interval.ms": "6000"})
-    await store.set_group_configs("gone", {})
-    await store.set_group_configs("never", {})
+    await store.alter_group_configs("g", lambda _: {"consumer.session.timeout.ms": "50000"})
+    await store.alter_group_configs(longest, lambda _: {"consumer.heartbeat.interval.ms": "6000"})
+    await store.alter_group_configs("gone", lambda _: {"consumer.heartbeat.interval.ms": "6000"})
+    await store.alter_group_configs("gone", lambda _: {})
+    await store.alter_group_configs("never", lambda _: {})
     for each in (store, open_store()):
         assert sorted(each.configured_groups()) == ["g", longest]
         assert each.group_configs("g") == {"consumer.session.timeout.ms": "50000"}

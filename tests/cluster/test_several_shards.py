@@ -242,7 +242,7 @@ async def test_change_of_another_process_is_noticed(
             assert topic is not None
             assert (topic.partitions, topic.configs, store.generation) == (2, {"flush.ms": "1"}, seen + 1)
             changed = store.changed()
-            peer.do("set_broker_configs", resource="", configs={"log.retention.ms": "5"})
+            peer.do("set broker configs", resource="", configs={"log.retention.ms": "5"})
             await changed.wait()
             assert store.broker_configs("") == {"log.retention.ms": "5"}
             nursery.cancel_scope.cancel()
@@ -438,10 +438,10 @@ async def test_configs_that_two_processes_change_at_once_have_both_changes(
 
             return change
 
-        of_other.append(lambda: peer.do("set_broker_configs", resource="", configs={"log.retention.ms": "5"}))
+        of_other.append(lambda: peer.do("set broker configs", resource="", configs={"log.retention.ms": "5"}))
         await brokers.alter("", beside("max.connections", "7"), validate_only=False)
         theirs = {"consumer.session.timeout.ms": "50000"}
-        of_other.append(lambda: peer.do("set_group_configs", group="g", configs=theirs))
+        of_other.append(lambda: peer.do("set group configs", group="g", configs=theirs))
         await groups.alter("g", beside("consumer.heartbeat.interval.ms", "6000"), validate_only=False)
     await store.catch_up()
     assert store.broker_configs("") == {"log.retention.ms": "5", "max.connections": "7"}

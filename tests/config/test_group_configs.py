@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fairlog import live_group_configs
+from fairlog.cluster.interface import ConfigsChange
 from fairlog.config import ConfigError, GroupSettings, Settings, with_texts
 from fairlog.group_configs import GROUP_CONFIGS
 from fairlog.live_group_configs import LiveGroupConfigs
@@ -28,8 +29,9 @@ class Kept:
     def configured_groups(self) -> list[str]:
         return list(self.configs)
 
-    async def set_group_configs(self, group: str, configs: dict[str, str], *, instead_of: object = None) -> None:
-        self.configs[group] = configs
+    async def alter_group_configs(self, group: str, change: ConfigsChange) -> bool:
+        before, self.configs[group] = self.group_configs(group), dict(change(self.group_configs(group)))
+        return self.configs[group] != before
 
 
 def live(settings: GroupSettings, **configs: dict[str, str]) -> LiveGroupConfigs:

@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from fairlog.cluster.interface import ConfigsChange
 from fairlog.config import ConfigError, RequestSettings, Settings
 from fairlog.live_settings import ALL_BROKERS, LiveSettings
 from fairlog_types import StorageFailure
@@ -26,11 +27,16 @@ class Kept:
     def broker_configs(self, resource: str) -> Mapping[str, str]:
         return self.configs.get(resource, {})
 
-    async def set_broker_configs(self, resource: str, configs: Mapping[str, str], *, instead_of: object = None) -> None:
+    async def alter_broker_configs(self, resource: str, change: ConfigsChange) -> bool:
         await trio.lowlevel.checkpoint()
+        own = self.broker_configs(resource)
+        configs = change(own)
+        if configs == own:
+            return False
         if self.failure is not None:
             raise self.failure
         self.configs[resource] = configs
+        return True
 
 
 def live(kept: Any, of_start: Settings | None = None) -> LiveSettings:

@@ -20,7 +20,7 @@ from coordinator.steps import EPOCH_MAX
 from datalog.offset_entries import CommittedOffset
 from fairlog.broker import Broker
 from fairlog.cluster.features import FEATURES, FeatureLevels, FeatureUpdate, supported_over, updated_untrusted
-from fairlog.cluster.interface import BrokerAddress, Leader, Topic, TopicExists, UnknownTopic
+from fairlog.cluster.interface import BrokerAddress, ConfigsChange, Leader, Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted
 from fairlog.config import Settings
 from fairlog.config_values import Address
@@ -107,11 +107,19 @@ class MemoryCluster:
     def broker_configs(self, resource: str) -> Mapping[str, str]:
         return self.of_brokers.get(resource, {})
 
-    async def set_broker_configs(self, resource: str, configs: Mapping[str, str], *, instead_of: object = None) -> None:
+    async def alter_broker_configs(self, resource: str, change: ConfigsChange) -> bool:
+        return await self._alter(self.of_brokers, resource, change)
+
+    async def _alter(self, kept: dict[str, Mapping[str, str]], name: str, change: ConfigsChange) -> bool:
         await trio.lowlevel.checkpoint()
+        own = kept.get(name, {})
+        configs = change(own)
+        if configs == own:
+            return False
         if self.failure is not None:
             raise self.failure
-        self.of_brokers[resource] = dict(configs)
+        kept[name] = dict(configs)
+        return True
 
     def group_configs(self, group: str) -> Mapping[str, str]:
         return self.of_groups.get(group, {})
@@ -119,13 +127,11 @@ class MemoryCluster:
     def configured_groups(self) -> Sequence[str]:
         return sorted(self.of_groups)
 
-    async def set_group_configs(self, group: str, configs: Mapping[str, str], *, instead_of: object = None) -> None:
-        await trio.lowlevel.checkpoint()
-        if self.failure is not None:
-            raise self.failure
-        self.of_groups[group] = dict(configs)
-        if not configs:
+    async def alter_group_configs(self, group: str, change: ConfigsChange) -> bool:
+        changed = await self._alter(self.of_groups, group, change)
+        if not self.of_groups.get(group, True):
             del self.of_groups[group]
+        return changed
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
         return next((topic for topic in self.by_name.values() if topic.topic_id == topic_id), None)

@@ -115,7 +115,7 @@ async def test_groups_heartbeat_interval_is_told_with_the_next_heartbeat(beat, j
     """The group's own from when it is set until it is deleted; another group's changes nothing."""
     told_ms = [(await join()).heartbeat_interval]
     for group, configs in (("h", {INTERVAL: "7000"}), ("g", {INTERVAL: "6000"}), ("g", {})):
-        await memory.cluster.set_group_configs(group, configs)
+        await memory.cluster.alter_group_configs(group, lambda _, configs=configs: configs)
         told_ms.append((await beat("m", 1)).heartbeat_interval)
     assert told_ms == [datetime.timedelta(milliseconds=each) for each in (5_000, 5_000, 6_000, 5_000)]
 

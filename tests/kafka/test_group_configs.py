@@ -37,7 +37,7 @@ async def sources(ask, group, *names):
 @versions(api_32_describe_configs)
 async def test_group_shows_all_its_configs_with_their_sources(ask, memory, version):
     """Its own and the node's settings, told apart; a group need not be there to have configs."""
-    await memory.cluster.set_group_configs("g", {SESSION: "50000"})
+    await memory.cluster.alter_group_configs("g", lambda _: {SESSION: "50000"})
     (line,) = (await ask(DESCRIBE, version, **describe((GROUP, "g", None), documentation=True))).results
     assert (line.error_code, line.resource_type, line.resource_name) == (0, GROUP, "g")
     found = {config.name: (config.value, config.config_source, config.read_only) for config in line.configs}
@@ -49,7 +49,7 @@ async def test_group_shows_all_its_configs_with_their_sources(ask, memory, versi
 
 async def test_config_of_a_group_shows_where_else_its_value_could_come_from(ask, memory):
     """The group's own first, then what the node has under Kafka's name."""
-    await memory.cluster.set_group_configs("g", {SESSION: "50000"})
+    await memory.cluster.alter_group_configs("g", lambda _: {SESSION: "50000"})
     expected = [(SESSION, "50000", OF_GROUP), (f"group.{SESSION}", "45000", DEFAULT)]
     assert await sources(ask, "g", SESSION, "no.such") == {SESSION: expected}
     assert await sources(ask, "h", SESSION) == {SESSION: expected[1:]}
@@ -71,7 +71,7 @@ async def test_configs_of_a_group_are_set_and_deleted_one_by_one(ask, memory, ve
 @versions(api_33_alter_configs)
 async def test_configs_altered_are_all_that_the_group_has(ask, memory, version):
     """What is not named goes back to the node's."""
-    await memory.cluster.set_group_configs("g", {SESSION: "50000"})
+    await memory.cluster.alter_group_configs("g", lambda _: {SESSION: "50000"})
     assert told(await ask(ALTER, version, **alter((GROUP, "g", {INTERVAL: "6000"})))) == [(0, None)]
     assert memory.cluster.group_configs("g") == {INTERVAL: "6000"}
 

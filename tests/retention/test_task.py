@@ -22,7 +22,7 @@ from datalog.batch import parse_batch_header_untrusted
 from datalog.decompress import UnreadableRecords
 from datalog.environment import LmdbDataLogs
 from datalog.interface import NoRoom, OffsetOutOfRange, ReadRequest, ReadResult
-from fairlog.cluster.interface import Topic
+from fairlog.cluster.interface import ConfigsChange, Topic
 from fairlog.config import RetentionSettings, Settings
 from fairlog.live_settings import LiveSettings
 from fairlog.retention import cleaner, task
@@ -57,8 +57,9 @@ class OneTopic:
     def broker_configs(self, resource: str) -> Mapping[str, str]:
         return self.of_broker if resource else {}
 
-    async def set_broker_configs(self, resource: str, configs: Mapping[str, str], *, instead_of: object = None) -> None:
-        self.of_broker = configs
+    async def alter_broker_configs(self, resource: str, change: ConfigsChange) -> bool:
+        self.of_broker = change(self.broker_configs(resource))
+        return True
 
     def configure(self, **configs: str) -> None:
         self.topic = replace(self.topic, configs={name.replace("_", "."): value for name, value in configs.items()})
