@@ -144,6 +144,17 @@ class Writer:
         return await self.cluster.coordinator(self.shard).end(self.name, it.producer_id, it.epoch, commit, 1)
 
 
+def copy_image(directory: Path, into: Path) -> None:
+    """What a killed process would leave there, whose threads go on: a segment may get its own name while it is copied."""
+    while True:
+        try:
+            shutil.copytree(directory, into, ignore=shutil.ignore_patterns("lock.mdb"))
+        except shutil.Error:
+            shutil.rmtree(into)
+        else:
+            return
+
+
 @dataclass
 class Running:
     """A shard that runs."""
@@ -243,7 +254,7 @@ class Cluster:
         it.outgoing.is_dead = True
         left = self.data_dir.parent / f"shard-{number}-after-start-{it.starts}"
         of = shard_directory(it.data_dir, ShardNumber(number)).path
-        shutil.copytree(of, left / of.relative_to(it.data_dir), ignore=shutil.ignore_patterns("lock.mdb", "*.new"))
+        copy_image(of, left / of.relative_to(it.data_dir))
         it.disk.let_go()
         it.nursery.cancel_scope.cancel()
         return left
@@ -278,7 +289,7 @@ class Cluster:
 
     def crash(self, into: Path, *, losing: Mapping[str, Path] | None = None) -> Path:
         """What is left; of journals whose path contains one of `losing`, what that older copy has."""
-        shutil.copytree(self.data_dir, into, ignore=shutil.ignore_patterns("lock.mdb", "*.new"))
+        copy_image(self.data_dir, into)
         for part, older in (losing or {}).items():
             (journal,) = (path for path in into.glob("shards/*/journals/*/*") if part in str(path))
             shutil.rmtree(journal)
