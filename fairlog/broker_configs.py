@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fairlog.config import KEYS, ConfigError, Settings, with_texts
+from fairlog.config import KEYS, ConfigError, Settings
+from fairlog.config_sources import with_texts
 from fairlog.topic_configs import TOPIC_CONFIGS, TRANSACTIONS, ConfigType, TopicConfig, default_value, setting_text
 
 _DEFAULTS = Settings()

@@ -1,38 +1,26 @@
-"""The node's settings: what can be set, where a value comes from, and what is wrong with it.
+"""The node's settings: what can be set.
 
 One table describes all keys: the dataclasses below. Each field is declared by `key(...)`, which carries
 the default, the reader that turns an outside value into the right type, and the sentence for the docs.
 From this table come the reading of flags, environment and file, the messages, and docs/configuration.md.
 
-A key's full name is its path, `journal.fsync`. It is set, from weak to strong, by
-
-    the default  <  TOML file: [journal] fsync = "never"  <  environment: FAIRLOG_JOURNAL_FSYNC=never  <  flag
-
-A name that is not in the table, or a value that its reader refuses, is a `ConfigError`: one sentence that
-names the key and the source. Nothing is guessed and nothing is ignored, because a misspelt
-`journal.fsnyc = "commit"` that goes unnoticed is a lost record on a bad day.
+A key's full name is its path, `journal.fsync`. Where its value comes from, `fairlog.config_sources` says.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import ipaddress
 import os
-import re
-import tomllib
 import types
-import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from fairlog.config_values import (
     Address,
-    FirstAddress,
     Secret,
-    Untyped,
     one_of,
     read_address_or_off,
     read_addresses,
@@ -47,16 +35,8 @@ from partition.modes import TransactionModeName
 
 ENVIRONMENT_PREFIX = "FAIRLOG_"
 
-_FLAGS = {"admin.listen": "--admin"}
-"""Flags that are not called like their key."""
-
 PROCESS_VARIABLE = "FAIRLOG_PROCESS"
 """What a supervisor tells each of its processes (`fairlog.supervisor.assignment`)."""
-
-# Read elsewhere: the address that the command line's clients use, and the failpoint of the crash tests.
-_NOT_SETTINGS = frozenset({"FAIRLOG_BOOTSTRAP", "FAIRLOG_FAILPOINT", PROCESS_VARIABLE})
-# Kubernetes puts these into every container's environment when there is a service named "fairlog".
-_SERVICE_LINK = re.compile(r"FAIRLOG_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)")
 
 T = TypeVar("T")
 
@@ -479,7 +459,7 @@ class Settings:
     log: LogSettings = LogSettings()
 
 
-# --- reading -------------------------------------------------------------------------------------
+# --- what the table says -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -511,43 +491,6 @@ def _rows(tree: type[Any], prefix: str) -> Iterator[Key]:
 KEYS: Mapping[str, Key] = types.MappingProxyType({row.name: row for row in _rows(Settings, "")})
 """The table, by full name, in the order of the docs."""
 
-_VARIABLES = {row.variable: row.name for row in KEYS.values()}
-
-
-def load(
-    *,
-    flags: Mapping[str, object] | None = None,
-    environment: Mapping[str, str] | None = None,
-    file: Path | None = None,
-) -> Settings:
-    """Settings out of all sources, checked.
-
-    `flags` maps full key names to values (a None is a flag that was not given); `environment` is
-    `os.environ` unless given; `file` is a TOML file. Raises ConfigError, also when `file` cannot be read.
-    """
-    values: dict[str, object] = {}
-    if file is not None:
-        values.update(_from_file(file))
-    values.update(_from_environment(os.environ if environment is None else environment))
-    for name, value in (flags or {}).items():
-        if value is not None:
-            flag = _FLAGS.get(name) or "--" + name.replace(".", "-").replace("_", "-")
-            values[name] = _read(name, value, f"the flag {flag}")
-    settings = _build(Settings, "", values)
-    _check(settings)
-    return settings
-
-
-def with_texts(settings: Settings, texts: Mapping[str, str], source: str) -> Settings:
-    """`settings` with some keys, by full name, read from texts, and checked. Raises ConfigError that names `source`."""
-    values = {name: _read(name, Untyped(text), source) for name, text in texts.items()}
-    changed = _replaced(settings, "", values)
-    try:
-        _check(changed)
-    except ConfigError as error:
-        raise ConfigError(f"{source} does not fit: {error}") from error
-    return changed
-
 
 def advertised_address(settings: Settings, bound: Address) -> Address:
     """What clients are told to connect to, when the node listens on `bound`.
@@ -567,151 +510,3 @@ def advertised_address(settings: Settings, bound: Address) -> Address:
             "to the HOST:PORT by which they reach this node"
         )
     return told
-
-
-def _from_file(file: Path) -> dict[str, object]:
-    try:
-        tree = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the config file {file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the config file {file} is not TOML: {error}") from error
-    source = f"the config file {file}"
-    return {name: _read(name, value, source) for name, value in _flatten(tree, "")}
-
-
-def _flatten(tree: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
-    for name, value in tree.items():
-        if isinstance(value, dict) and prefix + name not in KEYS:
-            yield from _flatten(cast(dict[str, object], value), f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    values: dict[str, object] = {}
-    for variable, text in environment.items():
-        if (
-            not variable.startswith(ENVIRONMENT_PREFIX)
-            or variable in _NOT_SETTINGS
-            or _SERVICE_LINK.fullmatch(variable)
-        ):
-            continue
-        name = _VARIABLES.get(variable)
-        if name is None:
-            _unknown(variable, "the environment", _VARIABLES)
-        values[name] = _read(name, Untyped(text), f"the environment variable {variable}")
-    return values
-
-
-def _read(name: str, value: object, source: str) -> object:
-    row = KEYS.get(name)
-    if row is None:
-        _unknown(name, source, KEYS)
-    try:
-        return row.read(value)
-    except ValueError as error:
-        shown = "(a secret)" if row.read is read_secret else repr(str(value))
-        raise ConfigError(f"{name} = {shown} in {source}: {error}") from error
-
-
-def _unknown(name: str, source: str, known: Mapping[str, object]) -> NoReturn:
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" (is {near[0]} meant?)" if near else ""
-    raise ConfigError(f"unknown key {name} in {source}{hint}")
-
-
-Tree = TypeVar("Tree")
-
-
-def _build(tree: type[Tree], prefix: str, values: Mapping[str, object]) -> Tree:
-    hints = typing.get_type_hints(tree)
-    arguments: dict[str, object] = {}
-    for field in dataclasses.fields(cast(type[Any], tree)):
-        name = prefix + field.name
-        if name in values:
-            arguments[field.name] = values[name]
-        elif name not in KEYS and dataclasses.is_dataclass(hints[field.name]):
-            arguments[field.name] = _build(hints[field.name], f"{name}.", values)
-    return tree(**arguments)
-
-
-def _replaced(tree: Tree, prefix: str, values: Mapping[str, object]) -> Tree:
-    changes: dict[str, Any] = {}
-    for field in dataclasses.fields(cast(Any, tree)):
-        name = prefix + field.name
-        if name in values:
-            changes[field.name] = values[name]
-        elif name not in KEYS and dataclasses.is_dataclass(value := getattr(tree, field.name)):
-            changes[field.name] = _replaced(value, f"{name}.", values)
-    return dataclasses.replace(cast(Any, tree), **changes)
-
-
-def _check_consumer_groups(groups: GroupSettings) -> None:
-    """What must hold between keys of groups of the new protocol, as in Kafka."""
-    session_ms, interval_ms = groups.consumer_session_timeout_ms, groups.consumer_heartbeat_interval_ms
-    for name, value, least, most in (
-        (
-            "session_timeout_ms",
-            session_ms,
-            groups.consumer_min_session_timeout_ms,
-            groups.consumer_max_session_timeout_ms,
-        ),
-        (
-            "heartbeat_interval_ms",
-            interval_ms,
-            groups.consumer_min_heartbeat_interval_ms,
-            groups.consumer_max_heartbeat_interval_ms,
-        ),
-    ):
-        if not least <= value <= most:
-            raise ConfigError(
-                f"groups.consumer_{name} ({value}) is not from groups.consumer_min_{name} ({least}) "
-                f"to groups.consumer_max_{name} ({most})"
-            )
-    if session_ms <= interval_ms:
-        raise ConfigError(
-            f"groups.consumer_session_timeout_ms ({session_ms}) is not above "
-            f"groups.consumer_heartbeat_interval_ms ({interval_ms})"
-        )
-
-
-def _check_processes(settings: Settings) -> None:
-    for name, address in (("listen", settings.listen), ("advertised", settings.advertised)):
-        if isinstance(address, FirstAddress) and (count := 1 + len(address.others)) != settings.processes:
-            raise ConfigError(
-                f"{name} has {count} addresses and processes is {settings.processes}: one HOST:PORT is needed, or one "
-                "for each process"
-            )
-
-
-def _check(settings: Settings) -> None:
-    """What must hold between keys."""
-    _check_processes(settings)
-    transactions, requests, journal = settings.transactions, settings.requests, settings.journal
-    if transactions.min_timeout_ms > transactions.max_timeout_ms:
-        raise ConfigError(
-            f"transactions.min_timeout_ms ({transactions.min_timeout_ms}) is above "
-            f"transactions.max_timeout_ms ({transactions.max_timeout_ms})"
-        )
-    if transactions.transactional_id_expiration_ms <= transactions.max_timeout_ms:
-        raise ConfigError(
-            f"transactions.transactional_id_expiration_ms ({transactions.transactional_id_expiration_ms}) is not above "
-            f"transactions.max_timeout_ms ({transactions.max_timeout_ms}): an id must outlive its transactions"
-        )
-    if settings.groups.min_session_timeout_ms > settings.groups.max_session_timeout_ms:
-        raise ConfigError(
-            f"groups.min_session_timeout_ms ({settings.groups.min_session_timeout_ms}) is above "
-            f"groups.max_session_timeout_ms ({settings.groups.max_session_timeout_ms})"
-        )
-    _check_consumer_groups(settings.groups)
-    if requests.message_bytes_max > requests.request_bytes_max:
-        raise ConfigError(
-            f"requests.message_bytes_max ({requests.message_bytes_max}) is above "
-            f"requests.request_bytes_max ({requests.request_bytes_max})"
-        )
-    if requests.message_bytes_max > journal.segment_bytes_max // 2:
-        raise ConfigError(
-            f"requests.message_bytes_max ({requests.message_bytes_max}) is above half of "
-            f"journal.segment_bytes_max ({journal.segment_bytes_max}): a segment must hold a batch and its decisions"
-        )

@@ -292,7 +292,7 @@ def prepare(settings: Settings) -> None:
     """
     if (settings.data_dir / MANIFEST).exists():
         raise StorageFailure(
-            f"{settings.data_dir} is a backup, and is restored by one process as yet: start it once without --processes"
+            f"{settings.data_dir} is a backup, and a restored node has one process as yet: start it without --processes"
         )
     _require_cluster_store(settings)
     EmbeddedStore.prepare(

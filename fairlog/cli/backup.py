@@ -39,7 +39,7 @@ def backup(
     from fairlog.backup.making import BackupFailed, make_backup
     from fairlog.backup.making import Progress as Done
     from fairlog.backup.source import BackupRefused
-    from fairlog.config import load
+    from fairlog.config_sources import load
     from fairlog.directory import DirectoryUnusable
 
     source = load(flags={"data_dir": data_dir}).data_dir

@@ -28,7 +28,8 @@ import typer
 
 from fairlog import telemetry
 from fairlog.cluster.embedded import StoreMismatch
-from fairlog.config import ConfigError, Ready, Settings, load
+from fairlog.config import ConfigError, Ready, Settings
+from fairlog.config_sources import load
 from fairlog.config_values import Untyped
 from fairlog.directory import DirectoryInUse, DirectoryUnusable, hold_shard, locked_directory
 from fairlog.supervisor.assignment import Assignment, assignment_in

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fairlog.broker_configs import BROKER_CONFIGS, BrokerConfig, settings_with
-from fairlog.config import KEYS, ConfigError, Settings, load
+from fairlog.config import KEYS, ConfigError, Settings
+from fairlog.config_sources import load
 from fairlog.topic_configs import ConfigType
 
 

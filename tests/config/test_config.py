@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlog.config import KEYS, ConfigError, Settings, advertised_address, load
+from fairlog.config import KEYS, ConfigError, Settings, advertised_address
+from fairlog.config_sources import load
 from fairlog.config_values import Address, FirstAddress, Secret
 from fairlog.configuration_page import page
 

@@ -9,7 +9,8 @@ import pytest
 
 from fairlog import live_group_configs
 from fairlog.cluster.interface import ConfigsChange
-from fairlog.config import ConfigError, GroupSettings, Settings, with_texts
+from fairlog.config import ConfigError, GroupSettings, Settings
+from fairlog.config_sources import with_texts
 from fairlog.group_configs import GROUP_CONFIGS
 from fairlog.live_group_configs import LiveGroupConfigs
 from fairlog.topic_config_changes import BadChange

@@ -20,7 +20,7 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from fairlog import node as fairlog_node
-from fairlog.config import load
+from fairlog.config_sources import load
 from fairlog.topics import LocalTopics
 from scripts.node_process import NodeProcess
 from shard.partitions import Partitions

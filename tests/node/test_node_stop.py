@@ -12,7 +12,8 @@ import pytest
 import trio
 
 from fairlog import node as fairlog_node
-from fairlog.config import Settings, load
+from fairlog.config import Settings
+from fairlog.config_sources import load
 from fairlog.config_values import Address
 from scripts.node_process import NodeProcess
 from shard.partitions import Partitions

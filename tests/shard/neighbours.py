@@ -145,7 +145,7 @@ class Writer:
 
 
 def copy_image(directory: Path, into: Path) -> None:
-    """What a killed process would leave there, whose threads go on: a segment may get its own name while it is copied."""
+    """What a killed process would leave there. Its threads go on: a segment may get its own name meanwhile."""
     while True:
         try:
             shutil.copytree(directory, into, ignore=shutil.ignore_patterns("lock.mdb"))

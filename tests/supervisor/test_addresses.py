@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from fairlog.config import AdminSettings, ConfigError, Settings, load
+from fairlog.config import AdminSettings, ConfigError, Settings
+from fairlog.config_sources import load
 from fairlog.config_values import Address
 from fairlog.supervisor.addresses import settings_of_all, settings_of_process
 from fairlog.supervisor.assignment import Assignment, assignment_in
