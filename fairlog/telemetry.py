@@ -63,6 +63,7 @@ def set_up(settings: LogSettings, *, shard: int | None = None) -> None:
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[settings.level]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # A line and its end in one call: where Python buffers nothing, the lines of several processes stay apart.
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Literal
@@ -39,6 +41,19 @@ def test_log_line_of_one_of_several_processes_names_its_shard(capsys: pytest.Cap
     thread.join()
     structlog.get_logger().info("asked", shard=1)
     assert [json.loads(line)["shard"] for line in capsys.readouterr().err.splitlines()] == [2, 1]
+
+
+def test_log_line_is_written_with_its_end_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else two processes of one node write two lines and then two ends, where stderr is not buffered."""
+    written: list[str] = []
+    stderr = io.StringIO()
+    monkeypatch.setattr(stderr, "write", written.append)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    telemetry.set_up(LogSettings())
+    structlog.get_logger().info("one")
+    structlog.get_logger().info("two")
+    assert [json.loads(line)["event"] for line in written] == ["one", "two"]
+    assert all(line.endswith("\n") for line in written)
 
 
 def test_log_line_below_the_level_is_not_written(capsys: pytest.CaptureFixture[str]) -> None:
