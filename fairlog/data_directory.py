@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from datalog.lmdb_file import check_length
-from datalog.snapshot import mapped_lmdb
+from datalog.lmdb_pages import LmdbFile
+from datalog.snapshot import lmdb_snapshot, mapped_lmdb
 from fairlog.cluster.content import StoreContent, read_content
 from fairlog.groups import persisted_group
 from fairlog.groups.persisted_group import PersistedGroup
@@ -34,8 +35,19 @@ RESTORED = "restored-from.json"
 
 
 def read_cluster_store(directory: Path) -> StoreContent:
+    """Of a directory that no node uses, or of a backup."""
     path = directory / CLUSTER_STORE
-    file = mapped_lmdb(path)
+    return _content(path, mapped_lmdb(path))
+
+
+def read_cluster_store_in_use(directory: Path) -> StoreContent:
+    """As of now, whether a node writes it meanwhile or not. LMDB notes the reader in the lock file, if there is one."""
+    path = directory / CLUSTER_STORE
+    with lmdb_snapshot(path) as file:
+        return _content(path, file)
+
+
+def _content(path: Path, file: LmdbFile | None) -> StoreContent:
     if file is None:
         raise CorruptStorage(f"{path} is empty")
     try:

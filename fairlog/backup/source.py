@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from datalog.lmdb_pages import DamagedPage
 from fairlog.data_directory import (
     CLUSTER_STORE,
     MANIFEST,
@@ -23,9 +24,10 @@ from fairlog.data_directory import (
     last_run_ended,
     last_run_notes,
     read_cluster_store,
+    read_cluster_store_in_use,
 )
 from fairlog.directory import is_in_use
-from fairlog_types import StorageFailure
+from fairlog_types import CorruptStorage, StorageFailure
 from shard.directory import FIRST_SHARD, shard_directories, shard_directory
 
 _LOCK = "lock"
@@ -42,15 +44,15 @@ def require_source(directory: Path) -> None:
             raise BackupRefused(f"{directory} is itself a backup: copy it with any tool")
     if not (directory / CLUSTER_STORE).is_file():
         raise BackupRefused(f"{directory} is not a data directory: it does not contain {CLUSTER_STORE}")
+    in_use = is_in_use(directory)
     shards = shard_directories(directory)
     # By the store as well: a shard whose directory is missing is not to be left out.
-    count = max(len(shards), read_cluster_store(directory).shards)
+    count = max(len(shards), _shards_by_store(directory, in_use=in_use))
     if count > 1:
         raise BackupRefused(
             f"{directory} is spread over {count} shards, and a backup takes one shard as yet: stop the node, and "
             "copy the directory"
         )
-    in_use = is_in_use(directory)
     for shard in shards or [shard_directory(directory, FIRST_SHARD)]:
         if not shard.data_logs_file.is_file():
             name = shard.name_of(shard.data_logs_file)
@@ -66,6 +68,13 @@ def require_source(directory: Path) -> None:
             f"no node runs in {directory}, and the last one did not stop cleanly: its journals may contain answered "
             "records that are not in the data logs yet. Start the node, and back it up when it is ready"
         )
+
+
+def _shards_by_store(directory: Path, *, in_use: bool) -> int:
+    try:
+        return (read_cluster_store_in_use if in_use else read_cluster_store)(directory).shards
+    except (CorruptStorage, DamagedPage, StorageFailure) as error:
+        raise BackupRefused(f"{directory} cannot be backed up, for its cluster store cannot be read: {error}") from error
 
 
 def run_of(directory: Path) -> int:

@@ -84,6 +84,10 @@ def no_data_directory(source: Path, target: Path) -> None:
     (source / "cluster" / "data.mdb").unlink()
 
 
+def damaged_store(source: Path, target: Path) -> None:
+    (source / "cluster" / "data.mdb").write_bytes(bytes(8192))
+
+
 def a_backup_itself(source: Path, target: Path) -> None:
     (source / MANIFEST).touch()
 
@@ -100,6 +104,7 @@ REFUSED = [
     (not_empty, "is not empty (it has letters)"),
     (unfinished, "contains an unfinished backup"),
     (no_data_directory, "is not a data directory: it does not contain cluster/data.mdb"),
+    (damaged_store, "cannot be backed up, for its cluster store cannot be read: .*cluster/data.mdb"),
     (a_backup_itself, "is itself a backup: copy it"),
     (killed, "no node runs in .* did not stop cleanly"),
     (a_file, "cannot write into"),
