@@ -9,9 +9,9 @@ Messages and answers are frozen values: a direct call within a shard, a command 
 message is idempotent: after a crash the coordinator sends it again.
 
 `prepare` and `apply` take effect in the step of their call, so the coordinator fixes what comes first; in another shard
-they take effect in the order of the calls. A preparation tells at once what the leaders in the coordinator's shard have
-counted. Everything else is told by an asynchronous method, which returns when the disk, or the copier, has done its
-work.
+*apply* and *discard* take effect in the order of the calls. A preparation tells at once what the leaders in the
+coordinator's shard have counted. Everything else is told by an asynchronous method, which returns when the disk, or the
+copier, has done its work.
 
 One message goes to one shard and names all logs of the transaction that are led there. A call takes several messages,
 so that the shard flushes the logs that they have in common once, and makes them visible at one instant (invariants 6

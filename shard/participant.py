@@ -26,7 +26,7 @@ In a log of marker mode an administrator may ask for the abort of what a produce
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -173,8 +173,10 @@ class Participant:
         """Whose the undecided transactions of other shards' coordinators are, as far as these have said so."""
         self._unsaid: dict[ShardNumber, set[TxId]] = {}
         """By coordinator that has started again: what it had here, until it has said with what of it it goes on."""
-        self._said_all: dict[ShardNumber, trio.Event] = {}
-        """Set when that shard's coordinator has, since the start of this shard, said what is undecided."""
+        self._said_all: set[ShardNumber] = set()
+        """Whose coordinators have, since the start of this shard, said what is undecided."""
+        self._heard = trio.Event()
+        """Set, and replaced, when one of them says so."""
 
     def recall(self, partition: Partition) -> None:
         """A log with a past is led: note what is open there, and go on after the apply numbers that it knows."""
@@ -184,26 +186,31 @@ class Participant:
             for applied in window.applied:
                 self._next_apply_number = max(self._next_apply_number, applied.apply_number + 1)
 
-    async def hear_coordinators(self, others: Iterable[ShardNumber]) -> None:
-        """Wait until all coordinators of other shards that matter have said what is undecided. After the own one has.
+    async def hear_coordinators(self, others: Collection[ShardNumber]) -> None:
+        """Wait until the coordinators of other shards that matter have said what is undecided; the own one has."""
+        told: set[ShardNumber] = set()
+        while awaited := self._awaited(others):
+            for shard in sorted(awaited - told):
+                logger.info("waiting for the coordinator of another shard", other_shard=shard)
+            told |= awaited
+            await self._heard.wait()
+
+    def _awaited(self, others: Collection[ShardNumber]) -> set[ShardNumber]:
+        """Whose word is lacking for something that is open here, and of which no coordinator has spoken yet.
 
         What has PREPARED names its coordinator; whose the rest is, only the coordinators know.
         """
-        own = {message.txid for messages, _ in self._said_again or () for message in messages} - set(self._coordinators)
+        applied = {message.txid for messages, _ in self._said_again or () for message in messages}
         awaited: set[ShardNumber] = set()
         for txid, logs in self._found_open.items():
-            if txid in own or (txid in self._resumed and txid not in self._coordinators):
+            if txid in self._resumed or txid in applied:
                 continue
             for log in logs:
                 partition = self._partitions.get(log)
                 held = None if partition is None else partition.state.held(txid)
                 if held is not None:
                     awaited.update(others if held.prepared_for is None else (held.prepared_for,))
-        for shard in sorted(awaited):
-            heard = self._said_all.setdefault(shard, trio.Event())
-            if not heard.is_set():
-                logger.info("waiting for the coordinator of another shard", other_shard=shard)
-                await heard.wait()
+        return awaited - self._said_all
 
     def finish_recovery(self) -> None:
         """Every coordinator that matters has said what it had decided: place it, and abort what none of them knows of.
@@ -269,7 +276,9 @@ class Participant:
                 if partition.state.held(txid) is not None:
                     logger.info("orphan discarded", log=str(partition.log), txid=str(txid), other_shard=shard)
                     self._discard_if_possible(partition, txid)
-        self._said_all.setdefault(shard, trio.Event()).set()
+        self._said_all.add(shard)
+        self._heard.set()
+        self._heard = trio.Event()
 
     def _resume_in(self, partition: Partition, txid: TxId) -> LeaderEpoch | str:
         """See `PartitionState.resume`. After a loss of power, only what was begun since goes on.

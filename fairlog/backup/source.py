@@ -74,7 +74,9 @@ def _shards_by_store(directory: Path, *, in_use: bool) -> int:
     try:
         return (read_cluster_store_in_use if in_use else read_cluster_store)(directory).shards
     except (CorruptStorage, DamagedPage, StorageFailure) as error:
-        raise BackupRefused(f"{directory} cannot be backed up, for its cluster store cannot be read: {error}") from error
+        raise BackupRefused(
+            f"{directory} cannot be backed up, for its cluster store cannot be read: {error}"
+        ) from error
 
 
 def run_of(directory: Path) -> int:

@@ -371,3 +371,16 @@ async def test_loss_that_the_coordinator_has_not_heard_of_is_known_after_the_nex
             await cluster.start_again(PARTICIPANT, again)
         assert await writer.end() is Refusal.MUST_ABORT
         assert await cluster.values(OWN, OTHER) == {OWN: [], OTHER: [b"kept"]}
+
+
+async def test_shard_waits_for_no_more_coordinators_once_what_is_open_was_named(tmp_path: Path) -> None:
+    """Whose the transaction is, nobody here knows before; then the third shard, which is down, does not matter."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        writer = await cluster.writer("t")
+        await writer.write({OTHER: [b"other"]})
+        left = cluster.kill(PARTICIPANT)
+        await cluster.reopen(PARTICIPANT, left)
+        participant = cluster.running[ShardNumber(PARTICIPANT)].shard._participant
+        with trio.fail_after(10):
+            await cluster.running[ShardNumber(PARTICIPANT)].shard.coordinator.recover(tail_kept=True)
+            await participant.hear_coordinators([ShardNumber(COORDINATOR), ShardNumber(2)])
