@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -55,11 +56,10 @@ def test_loop_under_kills_gives_each_result_exactly_once(
     node = fresh_node(FAIRLOG_GROUPS_MIN_SESSION_TIMEOUT_MS="1000")
     departures = _departures()[: DEPARTURES if node.processes == 1 else DEPARTURES_ON_SEVERAL]
     _make_topics(node.address)
-    _load(node.address, departures)
 
     workers = _Workers(client, node, tmp_path / "workers.log")
     try:
-        _kill_until_done(node, workers, len(departures))
+        _load_and_kill_until_done(node, workers, departures)
     finally:
         workers.kill_all()
 
@@ -95,12 +95,12 @@ def _make_topics(address: str) -> None:
         future.result(timeout=15)
 
 
-def _load(address: str, departures: list[bytes]) -> None:
+def _load(address: str, departures: list[bytes], start: int, end: int) -> None:
     producer = Producer({"bootstrap.servers": address, "enable.idempotence": True, "linger.ms": 20})
-    for number, line in enumerate(departures):
+    for number in range(start, end):
         while True:
             try:
-                producer.produce(INPUT, line, str(number), partition=number % PARTITIONS)
+                producer.produce(INPUT, departures[number], str(number), partition=number % PARTITIONS)
                 break
             except BufferError:
                 producer.poll(0.1)
@@ -146,19 +146,27 @@ class _Workers:
         return self._log.read_text(errors="replace")[-4000:]
 
 
-def _kill_until_done(node: NodeProcess, workers: _Workers, total: int) -> None:
-    """Kill and revive until the lag is 0. How far the group has come says when, so that all clients get alike."""
+def _load_and_kill_until_done(node: NodeProcess, workers: _Workers, departures: list[bytes]) -> None:
+    """Kill and revive until nothing is left. How far the group has come says when, so that all clients get alike.
+
+    What comes behind the next kill of the node is loaded after it: with several processes the others go on in the
+    meantime, and would be done before the last kill.
+    """
     chance = random.Random(7)
+    total = len(departures)
     to_kill = {"worker": _marks(total, KILLS_OF_WORKERS), "node": _marks(total, KILLS_OF_THE_NODE)}
+    parts = [total - (mark + following) // 2 for mark, following in pairwise((*to_kill["node"], 0))] + [total]
+    _load(node.address, departures, 0, loaded := parts.pop(0))
     deadline = time.monotonic() + LIMIT_S
-    while (lag := _lag(node.address)) != 0:
-        assert time.monotonic() < deadline, f"{lag} of {total} are left after {LIMIT_S} s\n{workers.words()}"
-        if to_kill["worker"] and lag <= to_kill["worker"][0]:
+    while (left := total - loaded + _lag(node.address)) != 0:
+        assert time.monotonic() < deadline, f"{left} of {total} are left after {LIMIT_S} s\n{workers.words()}"
+        if to_kill["worker"] and left <= to_kill["worker"][0]:
             to_kill["worker"].pop(0)
             workers.kill_one(chance)
-        if to_kill["node"] and lag <= to_kill["node"][0]:
+        if to_kill["node"] and left <= to_kill["node"][0]:
             to_kill["node"].pop(0)
             _kill(node, len(to_kill["node"]))
+            _load(node.address, departures, loaded, loaded := parts.pop(0))
         workers.revive()
         time.sleep(0.05)
     assert not to_kill["node"], "the loop was over before it was disturbed"
