@@ -174,6 +174,7 @@ class Executor:
                         if not await shielded(self._close(effect)):
                             return Refusal.STORAGE
                     case ev.AskPrepare(message):
+                        await self.participants.admit()
                         preparation = self.participants.prepare((message,))
                         await self.journals.room(entry, _listing(producer, _logs_of(producer)))
                         # From here to PREPARE_COMMIT in one step: the numbers have the order of the journal.

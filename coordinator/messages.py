@@ -179,6 +179,13 @@ class Participants(Protocol):
         """
         ...
 
+    async def admit(self) -> None:
+        """Wait while a cut over several shards is taken. A commit may be prepared in the step in which this returns.
+
+        Not cancelled.
+        """
+        ...
+
     def prepare(self, messages: Sequence[Prepare]) -> Preparation:
         """Close the transactions for further batches and start all flushes, in the step of the call. Does not raise."""
         ...

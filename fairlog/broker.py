@@ -59,6 +59,7 @@ from partition.answers import (
     LogCut,
 )
 from partition.partition import Partition as LedPartition
+from shard.cut_messages import Cuts, NoCut
 
 LOOKED_INTO_MAX = 2
 """Batches that are unpacked at a time: each takes up to what its records take, and Fetch has to find threads free."""
@@ -165,6 +166,12 @@ class Coordinator(Protocol):
     def lacks_commits(self, log: LogId) -> bool: ...
 
 
+class Cutting(Protocol):
+    """Cuts over several shards; `shard.cutting.Cutting` says what the method promises."""
+
+    async def cut(self, logs: Sequence[LogId]) -> Cuts | NoCut: ...
+
+
 class Offsets(GroupOffsets, Protocol):
     """Committed offsets; `fairlog.groups.committed.CommittedOffsets` says what each method promises."""
 
@@ -247,6 +254,8 @@ class Broker:
     offsets: Offsets
     groups: Groups
     group_configs: LiveGroupConfigs
+    cutting: Cutting | None = None
+    """What takes cuts over several shards; None if this broker is alone."""
     looking_into: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(LOOKED_INTO_MAX))
     """For threads that unpack what producers send."""
 

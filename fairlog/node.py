@@ -171,6 +171,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     offsets,
                     groups,
                     group_configs,
+                    shard.cutting,
                 )
                 log.info(
                     "ready",

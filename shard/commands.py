@@ -30,8 +30,10 @@ from coordinator.messages import (
     Prepared,
     Undecided,
 )
-from fairlog_types import ShardNumber, StorageFailure, TxId
+from fairlog_types import LogId, ShardNumber, StorageFailure, TxId
 from journal.journal import NoFiles
+from shard.cut_messages import AwaitEnds, CutAnswer, CutLogs, CutQuestion, Cuts, Hold, NoCut, Release, TakeCut
+from shard.own_cuts import OwnCuts
 from shard.participant import Participant
 
 logger = structlog.get_logger("fairlog.participant")
@@ -79,16 +81,24 @@ class SaidAll:
     aborted, or is visible."""
 
 
-CommandBody = Begin | Resume | PrepareAll | ApplyAll | DiscardTransaction | SaidAll
+CommandBody = Begin | Resume | PrepareAll | ApplyAll | DiscardTransaction | SaidAll | CutQuestion
 
 
 class Commands:
-    """Executes commands of other shards' coordinators on the participant of this one."""
+    """Executes what other shards ask of this one: their coordinators of its participant, and whoever takes a cut."""
 
-    def __init__(self, participant: Participant, epoch: int) -> None:
-        """`epoch` is that of this shard."""
+    def __init__(
+        self,
+        participant: Participant,
+        epoch: int,
+        own_cuts: OwnCuts,
+        take_cut: Callable[[Sequence[LogId]], Awaitable[Cuts | NoCut]],
+    ) -> None:
+        """`epoch` is that of this shard; `take_cut` takes one over all shards."""
         self._participant = participant
         self._epoch = epoch
+        self._own_cuts = own_cuts
+        self._take_cut = take_cut
 
     def restarted(self, shard: ShardNumber) -> None:
         """See `shard.links.Executes`."""
@@ -125,6 +135,21 @@ class Commands:
                 if listener_epoch == self._epoch:
                     participant.said_all(shard, undecided)
                 return trio.lowlevel.checkpoint
+            case AwaitEnds(logs):
+                return lambda: self._own_cuts.await_ends(logs)
+            case Hold(number):
+                return lambda: self._own_cuts.hold(shard, number)
+            case CutLogs(logs):
+                return lambda: _at_once(self._own_cuts.cut(logs))
+            case Release(number):
+                return lambda: _at_once(self._own_cuts.release(shard, number))
+            case TakeCut(logs):
+                return lambda: self._take_cut(logs)
+
+
+async def _at_once(answer: CutAnswer) -> CutAnswer:
+    await trio.lowlevel.checkpoint()
+    return answer
 
 
 async def _visible(application: Application) -> tuple[Applied, ...]:

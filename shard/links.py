@@ -59,6 +59,11 @@ class Asked:
         """Nobody will hear the answer."""
         self._answered.set()
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether it is, or nobody will hear the answer."""
+        return self._answered.is_set()
+
     async def answer(self) -> Any:
         """Wait for it, for as long as it takes. Cancelling changes nothing.
 

@@ -352,6 +352,9 @@ class Participant:
             return ()
         return [log for log, partition in self._partitions.by_log.items() if partition.state.held(txid) is not None]
 
+    async def admit(self) -> None:
+        """See `Participants.admit`. In one shard a cut is taken at one instant, and nobody waits."""
+
     def prepare(self, messages: Sequence[Prepare]) -> LocalPreparation:
         """See `Participants.prepare`."""
         refused: dict[LogId, str] = {}

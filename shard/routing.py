@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import trio
+
 from coordinator.messages import (
     UNCOUNTED,
     Application,
@@ -40,6 +42,7 @@ from coordinator.messages import (
 )
 from fairlog_types import LogId, Placement, ShardNumber, TxId
 from shard.commands import ApplyAll, Failed, PrepareAll, Resume, SaidAll
+from shard.holding import Commits
 from shard.links import Asked, Links
 
 OWN = None
@@ -49,9 +52,16 @@ OWN = None
 class RoutedParticipants:
     """All participants of one coordinator. Implements `coordinator.messages.Participants`."""
 
-    def __init__(self, own: Participants, links: Links, shard_of: Callable[[LogId], ShardNumber | None]) -> None:
+    def __init__(
+        self,
+        own: Participants,
+        links: Links,
+        shard_of: Callable[[LogId], ShardNumber | None],
+        commits: Commits,
+    ) -> None:
         """`shard_of` names the shard that leads a log; None if it is this one, or nobody does."""
         self._own = own
+        self._commits = commits
         self._links = links
         self._shard_of = shard_of
 
@@ -114,8 +124,14 @@ class RoutedParticipants:
                 lost |= resumed.lost
         return Resumed(epochs, lost)
 
+    async def admit(self) -> None:
+        """See `Participants.admit`."""
+        with trio.CancelScope(shield=True):
+            await self._commits.admit()
+
     def prepare(self, messages: Sequence[Prepare]) -> Preparation:
         """See `Participants.prepare`."""
+        self._commits.began(message.txid for message in messages if not message.only_closes)
         own: list[Prepare] = []
         others: dict[ShardNumber, list[Prepare]] = {}
         for message in messages:
@@ -133,20 +149,20 @@ class RoutedParticipants:
 
     def apply(self, messages: Sequence[ApplyCommit]) -> Application:
         """See `Participants.apply`."""
+        self._commits.began(message.txid for message in messages)  # after a restart it is the first that is heard of it
         own: list[ApplyCommit] = []
         others: dict[ShardNumber, list[ApplyCommit]] = {}
         for message in messages:
             for shard, logs in self._by_shard(message.logs).items():
                 part = ApplyCommit(message.txid, tuple(logs), message.timestamp_ms, message.group)
                 (own if shard is None else others.setdefault(shard, [])).append(part)
-        if not others:
-            return self._own.apply(messages)
         application = self._own.apply(own)
         asked = self._ask({shard: ApplyAll(tuple(parts)) for shard, parts in others.items()})
-        return _RoutedApplication(application, messages, own, others, asked)
+        return _RoutedApplication(application, messages, own, others, asked, self._commits)
 
     def discard(self, message: DiscardTransaction) -> None:
         """See `Participants.discard`. A shard that cannot write it finds no coordinator for it when it restarts."""
+        self._commits.ended((message.txid,))
         logs = self._by_shard(message.logs)
         self._ask(
             {shard: DiscardTransaction(message.txid, tuple(of)) for shard, of in logs.items() if shard is not None}
@@ -196,7 +212,7 @@ class _RoutedPreparation:
 
 
 class _RoutedApplication:
-    """An `Application` in which other shards take part."""
+    """An `Application` in which other shards may take part."""
 
     def __init__(
         self,
@@ -205,8 +221,10 @@ class _RoutedApplication:
         own_parts: Sequence[ApplyCommit],
         others: Mapping[ShardNumber, Sequence[ApplyCommit]],
         asked: Mapping[ShardNumber, Asked],
+        commits: Commits,
     ) -> None:
         self._own = own
+        self._commits = commits
         self._messages = messages
         self._own_parts = own_parts
         self._others = others
@@ -220,6 +238,7 @@ class _RoutedApplication:
         for shard, asked in self._asked.items():
             for part, applied in zip(self._others[shard], await asked.answer(), strict=True):
                 places[part.txid] += applied.placements
+        self._commits.ended(places)
         return [Applied(tuple(places[message.txid])) for message in self._messages]
 
 

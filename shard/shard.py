@@ -37,8 +37,12 @@ from journal.segment_file import make_root
 from partition.modes import JOURNAL, TransactionMode
 from shard.commands import Commands
 from shard.conversation import Message
+from shard.cut_messages import Cuts, NoCut
+from shard.cutting import Cutting
 from shard.directory import ShardDirectory
+from shard.holding import Commits
 from shard.links import Links, Transport
+from shard.own_cuts import OwnCuts
 from shard.participant import Participant
 from shard.partitions import Partitions
 from shard.placement import Placement
@@ -87,6 +91,16 @@ class Neighbours:
     transport: Transport
 
 
+@dataclass(frozen=True, slots=True)
+class _Connections:
+    """What a shard has if there are others."""
+
+    links: Links
+    routed: RoutedParticipants
+    commits: Commits
+    cutting: Cutting
+
+
 class Shard:
     """All that one event loop owns of a node. Made by `open_shard`."""
 
@@ -95,14 +109,12 @@ class Shard:
         partitions: Partitions,
         participant: Participant,
         coordinator: Coordinator,
-        routed: RoutedParticipants | None = None,
-        links: Links | None = None,
+        connections: _Connections | None = None,
     ) -> None:
         self.partitions = partitions
         self.coordinator = coordinator
         self._participant = participant
-        self._routed = routed
-        self._links = links
+        self._connections = connections
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
@@ -135,11 +147,14 @@ class Shard:
         """
         self._participant.tail_kept = tail_kept
         await self.coordinator.recover(tail_kept=tail_kept)
-        if self._routed is not None and self._links is not None:
-            self._routed.begin_to_tell(self.coordinator.undecided)
-            await self._participant.hear_coordinators(self._links.others)
+        connections = self._connections
+        if connections is not None:
+            connections.routed.begin_to_tell(self.coordinator.undecided)
+            await self._participant.hear_coordinators(connections.links.others)
         self._participant.finish_recovery()
         self.partitions.finish_recovery()
+        if connections is not None:
+            connections.commits.recovered()
 
     async def run_links(
         self, tail_kept: bool, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -148,24 +163,29 @@ class Shard:
 
         `tail_kept` is that of `recover`: what they ask for before that depends on it as well.
         """
-        assert self._links is not None
+        assert self._connections is not None
         self._participant.tail_kept = tail_kept
-        await self._links.run(task_status=task_status)
+        await self._connections.links.run(task_status=task_status)
 
     def receive(self, shard: ShardNumber, message: Message) -> None:
         """A message of a neighbour has come."""
-        assert self._links is not None
-        self._links.receive(shard, message)
+        assert self._connections is not None
+        self._connections.links.receive(shard, message)
 
     def connected(self, shard: ShardNumber) -> None:
         """Messages can be sent to a neighbour again: what it has not answered need not wait for its time."""
-        assert self._links is not None
-        self._links.repeat(shard)
+        assert self._connections is not None
+        self._connections.links.repeat(shard)
 
     def close_links(self) -> None:
         """Let nobody wait for a neighbour any more: this shard stops."""
-        if self._links is not None:
-            self._links.close()
+        if self._connections is not None:
+            self._connections.links.close()
+
+    @property
+    def cutting(self) -> Cutting | None:
+        """What takes cuts over several shards; None if there are no others."""
+        return None if self._connections is None else self._connections.cutting
 
     async def drain(self) -> None:
         """Return once everything that is placed so far is visible. Raises StorageFailure if it will not be."""
@@ -227,11 +247,19 @@ async def open_shard(
         )
         stack.push_async_exit(_closing(partitions.close))
         participant = Participant(partitions, offsets_decided=offsets_decided)
-        routed, links = None, None
+        connections = None
         if neighbours is not None:
-            commands = Commands(participant, leader_epoch)
+
+            async def take_cut(logs: Sequence[LogId]) -> Cuts | NoCut:
+                return await cutting.cut(logs)
+
+            commits = Commits()
+            own_cuts = OwnCuts(lambda: shard, commits)
+            commands = Commands(participant, leader_epoch, own_cuts, take_cut)
             links = Links(leader_epoch, placement.others(directory.number), neighbours.transport, commands)
-            routed = RoutedParticipants(participant, links, neighbours.shard_of)
+            routed = RoutedParticipants(participant, links, neighbours.shard_of, commits)
+            cutting = Cutting(directory.number, own_cuts, links, neighbours.shard_of)
+            connections = _Connections(links, routed, commits, cutting)
         group_journals = await _open_group_journals(
             stack, directory, settings, placement, flusher=storage.flusher, leader_epoch=leader_epoch, begun=begun
         )
@@ -241,13 +269,14 @@ async def open_shard(
         coordinator = Coordinator(
             table=ids,
             journals=[GroupJournal(journal, now_ms) for journal in group_journals],
-            participants=routed or participant,
+            participants=participant if connections is None else connections.routed,
             producer_ids=producer_ids,
             settings=settings.coordinator,
             now_ms=now_ms,
             on_failure=partitions.refuse_writes,
         )
-        yield Shard(partitions, participant, coordinator, routed, links)
+        shard = Shard(partitions, participant, coordinator, connections)
+        yield shard
 
 
 async def _open_group_journals(

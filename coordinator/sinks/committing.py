@@ -212,6 +212,7 @@ class Committing:
         transactions = self._transactions(winners)
         if isinstance(transactions, SinkRefused):
             return transactions, sink.end(ending)
+        await executor.participants.admit()
         preparation = executor.participants.prepare([it.message for it in transactions])
         counts: Mapping[TxId, Mapping[LogId, Expected]] = preparation.expected
         if any(it.records == UNCOUNTED for expected in counts.values() for it in expected.values()):

@@ -36,8 +36,10 @@ from coordinator.messages import (
 )
 from fairlog.edge.malformed import Malformed
 from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
+from partition.answers import LogCut
 from shard.commands import ApplyAll, Failed, PrepareAll, Resume, SaidAll
 from shard.conversation import NOT_HEARD_OF, Command, Hello, Message, Reply, Welcome
+from shard.cut_messages import AwaitEnds, CutLogs, Cuts, Held, Hold, NoCut, Release, TakeCut
 
 MESSAGE_BYTES_MAX = 16 << 20
 """A command about 300,000 logs. What is larger is neither sent nor read."""
@@ -386,6 +388,34 @@ def _to_undecided(item: object) -> Undecided:
     return Undecided(_to_logs(logs), _to_bool(is_closed))
 
 
+def _question(question: AwaitEnds | CutLogs | TakeCut) -> object:
+    return _logs(question.logs)
+
+
+def _to_await_ends(item: object) -> AwaitEnds:
+    return AwaitEnds(_to_logs(item))
+
+
+def _to_cut_logs(item: object) -> CutLogs:
+    return CutLogs(_to_logs(item))
+
+
+def _to_take_cut(item: object) -> TakeCut:
+    return TakeCut(_to_logs(item))
+
+
+def _hold(command: Hold | Release) -> object:
+    return command.number
+
+
+def _to_hold(item: object) -> Hold:
+    return Hold(_to_int64(item))
+
+
+def _to_release(item: object) -> Release:
+    return Release(_to_int64(item))
+
+
 # Bodies of replies.
 
 
@@ -450,6 +480,35 @@ def _to_failed(item: object) -> Failed:
     return Failed(_to_text(item))
 
 
+def _held(held: Held) -> object:
+    return held.is_held
+
+
+def _to_held(item: object) -> Held:
+    return Held(_to_bool(item))
+
+
+def _cuts(cuts: Cuts) -> object:
+    return {_log(log): [*cut] for log, cut in cuts.by_log.items()}
+
+
+def _to_cuts(item: object) -> Cuts:
+    return Cuts(_to_by_log(item, _to_cut))
+
+
+def _to_cut(item: object) -> LogCut:
+    log_start, end, readable_end = _to_fields(item, 3, "a log's part of a cut")
+    return LogCut(Offset(_to_int64(log_start)), Offset(_to_int64(end)), Offset(_to_int64(readable_end)))
+
+
+def _no_cut(none: NoCut) -> object:
+    return _reason(none.reason)
+
+
+def _to_no_cut(item: object) -> NoCut:
+    return NoCut(_to_text(item))
+
+
 _COMMANDS = (
     _Kind(1, Begin, _begin, _to_begin),
     _Kind(2, Resume, _resume, _to_resume),
@@ -457,6 +516,11 @@ _COMMANDS = (
     _Kind(4, ApplyAll, _apply_all, _to_apply_all),
     _Kind(5, DiscardTransaction, _discard, _to_discard),
     _Kind(6, SaidAll, _said_all, _to_said_all),
+    _Kind(7, AwaitEnds, _question, _to_await_ends),
+    _Kind(8, Hold, _hold, _to_hold),
+    _Kind(9, CutLogs, _question, _to_cut_logs),
+    _Kind(10, Release, _hold, _to_release),
+    _Kind(11, TakeCut, _question, _to_take_cut),
 )
 
 _ANSWERS = (
@@ -466,6 +530,9 @@ _ANSWERS = (
     _Kind(3, Prepared, _prepared, _to_prepared),
     _Kind(4, tuple, _applied, _to_applied),
     _Kind(5, Failed, _failed, _to_failed),
+    _Kind(6, Held, _held, _to_held),
+    _Kind(7, Cuts, _cuts, _to_cuts),
+    _Kind(8, NoCut, _no_cut, _to_no_cut),
 )
 
 _COMMAND_OF_TYPE = {kind.type: kind for kind in _COMMANDS}

@@ -17,9 +17,9 @@ from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.offset_values import CommitRefusal, OffsetRefusal
 from fairlog.kafka.api import HangUp
 from fairlog.kafka.fetch_sessions import SessionRefusal
-from fairlog.reading.ends import EndRefusal
 from fairlog.reading.plan import Problem
 from partition.answers import AbortRefusal, RefusedAppend
+from shard.ends import EndRefusal
 
 
 class ErrorCode(IntEnum):

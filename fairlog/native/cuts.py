@@ -6,15 +6,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import trio
 
+from fairlog.broker import Broker
 from fairlog.native.calls import Call, log_of, topic_of
 from fairlog.native.messages import Refused, Result
 from fairlog.reading import cuts
-from fairlog.reading.ends import EndRefusal
 from fairlog_types import LogId, Offset
+from partition.answers import LogCut
+from shard.cut_messages import NoCut
+
+OVER_SHARDS_MAX = 100_000
+"""Partitions of a cut over several shards: what they say of it must fit into their messages."""
+
+LED_SOON_S = 5.0
+"""For so long a cut waits for brokers that have not heard yet of a topic that another one has made."""
+LED_SOON_POLL_S = 0.02
 
 ROWS_AT_ONCE = 500
 """The number of partitions that are looked up, or written into an answer, before other tasks run."""
@@ -22,20 +31,24 @@ ROWS_AT_ONCE = 500
 
 async def topics(call: Call) -> Result:
     call.arguments.end()
+    await call.broker.cluster.catch_up()
     return {"topics": [[topic.name, topic.partitions] for topic in call.broker.cluster.topics()]}
 
 
 async def cut(call: Call) -> Result:
     """The first offset, the cut's end and the readable end of each requested partition; the ids of their topics."""
     arguments = call.arguments
+    await call.broker.cluster.catch_up()  # another broker may have made the topic a moment ago
     selected = await _selected(call)
     starts = _starts(call, selected) if arguments.has("starts") else dict[LogId, Offset]()
     records_max = arguments.number("limit", least=1) if arguments.has("limit") else None
     arguments.end()
+    if records_max is not None and not call.broker.is_alone:
+        raise Refused("several-processes", "cut: a limit needs a node of one process as yet; leave the limit out")
+    if not call.broker.is_alone and len(selected) > OVER_SHARDS_MAX:
+        raise Refused("too-large", f"cut: {len(selected)} partitions; over several processes at most {OVER_SHARDS_MAX}")
     if records_max is None:
-        found = await cuts.cut_now(call.broker, selected)
-        if isinstance(found, EndRefusal):
-            raise Refused("not-copied", f"cut: {found.value}")
+        found = await _cut_now(call.broker, selected)
     else:
         found = await cuts.cut_within(call.broker.partitions, selected, starts, records_max=records_max)
     rows: list[list[str | int]] = []
@@ -47,6 +60,21 @@ async def cut(call: Call) -> Result:
         rows.append([topic, partition, *found[log]])
         topic_ids[topic] = log.topic
     return {"partitions": rows, "topic_ids": topic_ids}
+
+
+async def _cut_now(broker: Broker, logs: Collection[LogId]) -> Mapping[LogId, LogCut]:
+    """The newest cut. Raises Refused."""
+    deadline = trio.current_time() + LED_SOON_S
+    while True:
+        found = await cuts.cut_now(broker, logs)
+        if isinstance(found, NoCut):
+            raise Refused("not-copied", f"cut: {found.reason}")
+        are_led_soon = not broker.is_alone and any(
+            log not in found and broker.cluster.shard_of(log) is not None for log in logs
+        )
+        if not are_led_soon or trio.current_time() >= deadline:
+            return found
+        await trio.sleep(LED_SOON_POLL_S)
 
 
 async def _selected(call: Call) -> Mapping[LogId, tuple[str, int]]:

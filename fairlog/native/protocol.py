@@ -1,6 +1,6 @@
 """The native protocol on Kafka's port: its ops, its statistics, and its connections.
 
-A node of several processes refuses every op as yet: a sink's lanes, and a cut, would have to be on one of them.
+A node of several processes refuses the ops of sinks as yet: a sink's lanes would have to be on one of them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,13 @@ OPS: Mapping[str, Op] = {
 }
 
 
+OVER_SHARDS = frozenset({"topics", "cut"})
+"""Those that a node of several processes carries out."""
+
+
 async def _refuse(call: Call) -> Result:  # noqa: ARG001 (whatever it is)
     await trio.lowlevel.checkpoint()
-    raise Refused("several-processes", "Sinks and cuts need a node of one process as yet; start it without --processes")
+    raise Refused("several-processes", "Sinks need a node of one process as yet; start it without --processes")
 
 
 class NativeProtocol:
@@ -41,7 +45,7 @@ class NativeProtocol:
     opening = OPENING
 
     def __init__(self, broker: Broker) -> None:
-        ops = OPS if broker.is_alone else dict.fromkeys(OPS, _refuse)
+        ops = {name: op if broker.is_alone or name in OVER_SHARDS else _refuse for name, op in OPS.items()}
         self._served = Served(
             broker, {name: (op, ApiStatistics(f"native {name}")) for name, op in ops.items()}, itertools.count(1)
         )

@@ -1,8 +1,9 @@
 """Cuts: up to where logs can be read together without splitting a transaction.
 
 The cut of now is taken in one step of the event loop, once all that was answered or decided before the
-question is copied (invariant 13). One with a limit lies in the past, waits for nothing, and comes from the index of
-cuts that the data logs keep (`datalog/cuts.py`).
+question is copied (invariant 13). Over several shards all of them take part in it (`shard/cutting.py`). One with a
+limit lies in the past, waits for nothing, and comes from the index of cuts that the data logs of one shard keep
+(`datalog/cuts.py`).
 """
 
 from __future__ import annotations
@@ -10,18 +11,22 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from fairlog.broker import Broker, Partitions
-from fairlog.reading.ends import AskedEnds, EndRefusal
 from fairlog_types import LogId, Offset
 from partition.answers import LogCut
+from shard.cut_messages import NoCut
+from shard.ends import AskedEnds
 
 
-async def cut_now(broker: Broker, logs: Collection[LogId]) -> Mapping[LogId, LogCut] | EndRefusal:
-    """The newest cut of these logs, with all that was answered before the question; without those not led here."""
+async def cut_now(broker: Broker, logs: Collection[LogId]) -> Mapping[LogId, LogCut] | NoCut:
+    """The newest cut of these logs, with all that was answered before the question; without those that nobody leads."""
+    if broker.cutting is not None:
+        cuts = await broker.cutting.cut(tuple(logs))
+        return cuts if isinstance(cuts, NoCut) else cuts.by_log
     ends = await AskedEnds.ask(broker, logs)
     for log in logs:
         refusal = await ends.reached(log)
         if refusal is not None:
-            return refusal
+            return NoCut(refusal.value)
     return broker.partitions.cut(logs)
 
 

@@ -227,6 +227,9 @@ class MemoryParticipants:
         self.held[txid][log] += records
         return True
 
+    async def admit(self) -> None:
+        pass
+
     def prepare(self, messages: Sequence[Prepare]) -> MemoryPreparation:
         expected: dict[TxId, dict[LogId, Expected]] = {}
         for message in messages:

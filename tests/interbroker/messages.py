@@ -27,8 +27,10 @@ from fairlog.interbroker.codec import encode
 from fairlog.interbroker.handshake import Accepting, Connecting, Identity
 from fairlog.interbroker.sealing import Sealer
 from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, ShardNumber, TxId
+from partition.answers import LogCut
 from shard.commands import ApplyAll, Failed, PrepareAll, Resume, SaidAll
 from shard.conversation import NOT_HEARD_OF, Command, Hello, Message, Reply, Welcome
+from shard.cut_messages import AwaitEnds, CutLogs, Cuts, Held, Hold, NoCut, Release, TakeCut
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "interbroker-1.txt"
 
@@ -44,6 +46,11 @@ COMMANDS = (
     ApplyAll((ApplyCommit(TXID, (LOG,), 1_763_632_800_000, "orders"),)),
     DiscardTransaction(TXID, (LOG,)),
     SaidAll(4, {TXID: Undecided((LOG,), is_closed=True)}),
+    AwaitEnds((LOG, OFFSETS)),
+    Hold(9),
+    CutLogs((LOG,)),
+    Release(9),
+    TakeCut((LOG, OFFSETS)),
 )
 ANSWERS = (
     None,
@@ -52,6 +59,9 @@ ANSWERS = (
     Prepared({LOG: "gone"}, {LOG: "journals/local/x"}, {TXID: {OFFSETS: Expected(EPOCH, 2)}}),
     (Applied((Placement(LOG, Offset(500), 3),)),),
     Failed("the disk is full"),
+    Held(True),
+    Cuts({LOG: LogCut(Offset(1), Offset(500), Offset(500))}),
+    NoCut("not copied yet"),
 )
 EXAMPLES: tuple[Message, ...] = (
     Hello(4),
@@ -111,6 +121,11 @@ COMMAND_BODIES = st.one_of(
     st.builds(ApplyAll, st.lists(APPLIES, max_size=3).map(tuple)),
     st.builds(DiscardTransaction, TXIDS, LOG_TUPLES),
     st.builds(SaidAll, EPOCHS, st.dictionaries(TXIDS, st.builds(Undecided, LOG_TUPLES, st.booleans()), max_size=3)),
+    st.builds(AwaitEnds, LOG_TUPLES),
+    st.builds(Hold, INT64),
+    st.builds(CutLogs, LOG_TUPLES),
+    st.builds(Release, INT64),
+    st.builds(TakeCut, LOG_TUPLES),
 )
 ANSWER_BODIES = st.one_of(
     st.none(),
@@ -119,6 +134,9 @@ ANSWER_BODIES = st.one_of(
     st.builds(Prepared, REASONS, REASONS, st.dictionaries(TXIDS, EXPECTED, max_size=3)),
     st.lists(st.builds(Applied, st.lists(PLACES, max_size=3).map(tuple)), max_size=3).map(tuple),
     st.builds(Failed, TEXTS),
+    st.builds(Held, st.booleans()),
+    st.builds(Cuts, st.dictionaries(LOGS, st.builds(LogCut, INT64, INT64, INT64), max_size=3)),
+    st.builds(NoCut, TEXTS),
 )
 MESSAGES = st.one_of(
     st.builds(Hello, EPOCHS),

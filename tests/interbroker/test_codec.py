@@ -16,6 +16,7 @@ from fairlog.edge.malformed import Malformed
 from fairlog.interbroker.codec import decode_untrusted, encode
 from shard.commands import CommandBody, Failed
 from shard.conversation import NOT_HEARD_OF, Command, Hello, Listener, Message, Reply, Welcome
+from shard.cut_messages import CutAnswer, NoCut
 from tests.interbroker.messages import ANSWERS, COMMANDS, EXAMPLES, GOLDEN, LOG, MESSAGES, golden
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/formats/interbroker.md"
@@ -42,6 +43,7 @@ def test_every_command_has_an_example() -> None:
     """A command that is added comes into the golden file, too."""
     assert {type(body) for body in COMMANDS} == set(typing.get_args(CommandBody))
     assert len({type(body) for body in ANSWERS}) == len(ANSWERS)
+    assert {type(body) for body in ANSWERS} >= set(typing.get_args(CutAnswer))
 
 
 @given(st.binary(max_size=200))
@@ -50,7 +52,7 @@ def test_any_bytes_are_a_message_or_malformed(data: bytes) -> None:
     _read(data)
 
 
-@given(ITEMS, st.integers(0, 3), st.integers(0, 7))
+@given(ITEMS, st.integers(0, 3), st.integers(0, 12))
 def test_any_cbor_in_place_of_a_body_is_a_message_or_malformed(item: object, type_: int, kind: int) -> None:
     """What has the form of a message outside is looked at inside."""
     _read(cbor2.dumps([type_, 1, 1, 1, 0, kind, item] if type_ == 2 else [type_, 1, 1, 1, kind, item]))
@@ -109,9 +111,9 @@ NAME = str(LOG)
         ([0, 1.0], "float in place of a number"),
         ([0, None], "NoneType in place of a number"),
         ([2, 1, 1, 2**63, 0, 5, [TX, []]], "in place of a number"),
-        ([2, 1, 1, 1, 0, 7, None], "the number 7 in place of a kind of body"),
+        ([2, 1, 1, 1, 0, 12, None], "the number 12 in place of a kind of body"),
         ([2, 1, 1, 1, 0, 0, None], "the number 0 in place of a kind of body"),
-        ([3, 1, 1, 1, 6, None], "the number 6 in place of a kind of body"),
+        ([3, 1, 1, 1, 9, None], "the number 9 in place of a kind of body"),
         ([3, 1, 1, 1, True, [{}, {}]], "in place of a kind of body"),
         ([3, 1, 1, 1, 0, 0], "the number 0 in place of null"),
         ([2, 1, 1, 1, 0, 5, [TX]], "an array of 1 in place of the 2 fields of DiscardTransaction"),
@@ -130,6 +132,20 @@ NAME = str(LOG)
         ([2, 1, 1, 1, 0, 6, [4, [[TX, [[], False]], [TX, [[], False]]]]], "a transaction that is there twice"),
         ([3, 1, 1, 1, 1, [{1: 4}, {}]], "not the CBOR of a message"),
         ([3, 1, 1, 1, 5, 1], "the number 1 in place of a text"),
+        ([2, 1, 1, 1, 0, 7, {NAME: 0}], "a map of 1 in place of an array"),
+        ([2, 1, 1, 1, 0, 7, [3]], "the number 3 in place of a text"),
+        ([2, 1, 1, 1, 0, 8, -1], "the number -1 in place of a number from 0"),
+        ([2, 1, 1, 1, 0, 8, True], "the number True in place of a number"),
+        ([2, 1, 1, 1, 0, 9, NAME], "in place of an array"),
+        ([2, 1, 1, 1, 0, 10, 2**63], "in place of a number from 0"),
+        ([2, 1, 1, 1, 0, 10, [1]], "an array of 1 in place of a number"),
+        ([2, 1, 1, 1, 0, 11, ["t-1"]], "the text 't-1' in place of a log"),
+        ([3, 1, 1, 1, 6, 1], "the number 1 in place of true or false"),
+        ([3, 1, 1, 1, 7, [[NAME, [0, 1, 1]]]], "an array of 1 in place of a map"),
+        ([3, 1, 1, 1, 7, {"x": [0, 1, 1]}], "the text 'x' in place of a log"),
+        ([3, 1, 1, 1, 7, {NAME: [0, 1]}], "an array of 2 in place of the 3 fields of a log's part of a cut"),
+        ([3, 1, 1, 1, 7, {NAME: [0, -1, 1]}], "the number -1 in place of a number from 0"),
+        ([3, 1, 1, 1, 8, None], "NoneType in place of a text"),
     ],
 )
 def test_cbor_of_another_form_is_malformed_saying_what_is_wrong(item: object, why: str) -> None:
@@ -166,6 +182,8 @@ def test_reason_that_is_not_utf8_is_sent_escaped() -> None:
     """A reason may name a file of any name; the answer arrives."""
     failed = Reply(1, 1, 1, Failed("a\udcff"))
     assert decode_untrusted(encode(failed)).body == Failed("a\\udcff")
+    none = Reply(1, 1, 1, NoCut("a\udcff"))
+    assert decode_untrusted(encode(none)).body == NoCut("a\\udcff")
     begun = Reply(1, 1, 1, Begun({}, {LOG: "ä\udcff"}))
     assert decode_untrusted(encode(begun)).body.refused == {LOG: "ä\\udcff"}
 

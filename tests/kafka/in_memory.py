@@ -53,6 +53,8 @@ from fairlog_types import (
     StorageFailure,
     TxId,
 )
+from partition.answers import LogCut
+from shard.cut_messages import Cuts, NoCut
 from shard.placement import Placement
 from tests.kafka.in_memory_logs import LEADER_EPOCH, MemoryDataLogs, MemoryLeaders
 
@@ -381,6 +383,22 @@ class MemoryOffsets:
         return {asked: GroupRefusal.SUBSCRIBED if name in self.subscribed else None for asked, name in topics.items()}
 
 
+class MemoryCutting:
+    """Cuts of all logs that this broker leads or another one is said to lead; or whatever a test wants answered."""
+
+    def __init__(self, leaders: MemoryLeaders) -> None:
+        self._leaders = leaders
+        self.of_others: dict[LogId, LogCut] = {}
+        self.answer: Cuts | NoCut | None = None
+        self.asked: list[tuple[LogId, ...]] = []
+
+    async def cut(self, logs: Sequence[LogId]) -> Cuts | NoCut:
+        await trio.lowlevel.checkpoint()
+        self.asked.append(tuple(logs))
+        others = {log: self.of_others[log] for log in logs if log in self.of_others}
+        return self.answer or Cuts({**self._leaders.cut(logs), **others})
+
+
 @dataclass
 class Memory:
     """The double, with its parts at hand."""
@@ -410,6 +428,8 @@ class Memory:
         )
         self.groups = NodeGroups(classic, consumer)
         self.data_logs = MemoryDataLogs(self.leaders)
+        self.cutting = MemoryCutting(self.leaders)
+        """Asked if this broker is one of several."""
 
     def spread(self, shards: int, shard: int) -> None:
         """Be the broker of one of so many shards. All have started; before there are topics."""
@@ -448,6 +468,7 @@ class Memory:
             self.offsets,
             self.groups,
             self.group_configs,
+            None if self.cluster.placement.shards == 1 else self.cutting,
         )
 
     def log(self, topic: str, partition: int = 0) -> LogId:

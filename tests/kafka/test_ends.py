@@ -11,8 +11,8 @@ from kafka.protocol.producer import ProduceRequest
 from fairlog.kafka.api import Deferred
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers import api_02_list_offsets
-from fairlog.reading.ends import OWN_WAIT_S
 from fairlog_types import Offset, StorageFailure
+from shard.ends import OWN_WAIT_S
 
 PRODUCE, LIST_OFFSETS, DELETE_RECORDS, EPOCHS = 0, 2, 21, 23
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3

@@ -21,9 +21,9 @@ from fairlog.kafka.handlers import (
     api_37_create_partitions,
     api_60_describe_cluster,
 )
-from fairlog.reading.ends import OWN_WAIT_S
 from fairlog_types import LeaderEpoch, Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
 from partition.answers import AbortRefusal, ActiveProducer
+from shard.ends import OWN_WAIT_S
 
 FETCH, METADATA, DELETE_RECORDS, EPOCHS, MARKERS, CREATE_PARTITIONS, CLUSTER = 1, 3, 21, 23, 27, 37, 60
 

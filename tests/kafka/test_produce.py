@@ -16,9 +16,9 @@ from fairlog.kafka.api import Client, Deferred, HangUp
 from fairlog.kafka.errors import APPEND_REFUSALS, ErrorCode
 from fairlog.kafka.handlers import api_00_produce
 from fairlog.kafka.must_abort import must_abort_code
-from fairlog.reading.ends import OWN_WAIT_S
 from fairlog_types import Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
 from partition.answers import DuplicateOf, RefusedAppend
+from shard.ends import OWN_WAIT_S
 from tests.datalog.batches import keyed_batch
 
 PRODUCE = 0

@@ -15,6 +15,7 @@ from tests.kafka.example_requests import build_batch
 from tests.kafka.in_memory import Memory
 from tests.native.golden_conversation import new_memory
 from tests.native.talking import Talker
+from tests.three_processes import three as three
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ import pytest
 import trio
 
 from fairlog.reading import cuts
-from fairlog.reading.ends import EndRefusal
 from fairlog_types import LogId, Offset, StorageFailure
 from partition.answers import LogCut
+from shard.cut_messages import Cuts, NoCut
+from shard.ends import EndRefusal
 from tests.kafka.example_requests import build_batch
 from tests.kafka.in_memory import Memory
 
@@ -45,7 +46,18 @@ async def test_cut_of_now_has_what_was_answered_before_the_question(
 async def test_cut_of_now_is_refused_when_the_copy_does_not_come(memory: Memory) -> None:
     """An end that may lack what was answered is not given out."""
     memory.leaders.failure = StorageFailure("the disk has failed")
-    assert await cuts.cut_now(memory.broker, logs_of(memory)) is EndRefusal.STORAGE
+    assert await cuts.cut_now(memory.broker, logs_of(memory)) == NoCut(EndRefusal.STORAGE.value)
+
+
+@pytest.mark.parametrize("found", [Cuts({}), NoCut("shard 1 does not answer")])
+async def test_cut_over_shards_is_that_of_all_of_them(memory: Memory, found: Cuts | NoCut) -> None:
+    """Nothing is asked of this broker's own logs: they take part in it."""
+    memory.spread(2, 0)
+    memory.cutting.answer = found
+    memory.leaders.failure = StorageFailure("the disk has failed")
+    expected = {} if isinstance(found, Cuts) else found
+    assert await cuts.cut_now(memory.broker, logs_of(memory)) == expected
+    assert memory.cutting.asked == [tuple(logs_of(memory))]
 
 
 async def test_cut_with_a_limit_begins_at_the_starts_or_where_the_logs_do(

@@ -6,6 +6,7 @@ a killed process leaves them; with `losing` the named journals are those of an o
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -70,16 +71,37 @@ class Way:
     carried: list[tuple[ShardNumber, ShardNumber, Message]] = field(
         default_factory=list[tuple[ShardNumber, ShardNumber, Message]]
     )
+    _connections: dict[tuple[ShardNumber, ShardNumber], trio.MemorySendChannel[Message]] = field(
+        default_factory=dict[tuple[ShardNumber, ShardNumber], trio.MemorySendChannel[Message]]
+    )
 
     def of(self, number: ShardNumber) -> Outgoing:
         return Outgoing(self, number)
 
+    def keep_order(self) -> None:
+        """From now on nothing is lost, doubled or reordered, as on connections that do not break."""
+        assert self.nursery is not None
+        self.lost = self.doubled = 0.0
+        for sender in self.shards:
+            for to in self.shards:
+                self._connections[sender, to], received = trio.open_memory_channel[Message](math.inf)
+                self.nursery.start_soon(self._deliver_in_order, sender, to, received)
+
     def carry(self, sender: ShardNumber, to: ShardNumber, message: Message) -> None:
         self.carried.append((sender, to, message))
+        if self._connections and (sender, to) not in self.cut:
+            self._connections[sender, to].send_nowait(message)
+            return
         for _ in range(2 if self.rng.random() < self.doubled else 1):
             is_lost = (sender, to) in self.cut or self.rng.random() < self.lost
             if self.nursery is not None and not is_lost:
                 self.nursery.start_soon(self._deliver, sender, to, message)
+
+    async def _deliver_in_order(
+        self, sender: ShardNumber, to: ShardNumber, received: trio.MemoryReceiveChannel[Message]
+    ) -> None:
+        async for message in received:
+            await self._deliver(sender, to, message)
 
     async def _deliver(self, sender: ShardNumber, to: ShardNumber, message: Message) -> None:
         await trio.sleep(self.rng.random() * 0.003)

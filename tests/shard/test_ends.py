@@ -22,9 +22,9 @@ from fairlog.kafka.api import Client
 from fairlog.kafka.connection import Connection
 from fairlog.kafka.handlers import ALL
 from fairlog.kafka.router import Router
-from fairlog.reading.ends import AskedEnds, EndRefusal
 from fairlog_types import LogId, Offset, ShardNumber
 from partition.modes import JOURNAL, MARKERS
+from shard.ends import AskedEnds, EndRefusal
 from tests.clients.raw_client import batch, list_offset_request, produce_request
 from tests.kafka.asking import REQUESTS
 from tests.kafka.in_memory import Memory

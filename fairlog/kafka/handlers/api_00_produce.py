@@ -63,11 +63,11 @@ from fairlog.kafka.must_abort import PRODUCE, must_abort_code
 from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import find_or_create, find_topic, log_of
 from fairlog.kafka.wire import Reader, TopicKey, Writer
-from fairlog.reading.ends import OWN_WAIT_S
 from fairlog.topic_configs import answers_lowest_offsets, is_compacted, message_bytes_max, stamps_append_time
 from fairlog_types import LogId, ProducerId, StorageFailure, TxId
 from partition.answers import Appended, Buffer, DuplicateOf, RefusedAppend
 from partition.partition import Partition
+from shard.ends import OWN_WAIT_S
 
 log = structlog.get_logger()
 

@@ -8,7 +8,7 @@ Behaviour
   earliest pending upload (-6, from 11) have no offset (-1), as in Kafka without remote storage. The time-out (from 10)
   is for reading remote storage, and is ignored.
 - Answers that depend on the end wait for the copy of everything that was answered or decided before the request
-  (`fairlog.reading.ends`, invariant 13): 20 seconds at most, then OFFSET_NOT_AVAILABLE; KAFKA_STORAGE_ERROR if the disk
+  (`shard.ends`, invariant 13): 20 seconds at most, then OFFSET_NOT_AVAILABLE; KAFKA_STORAGE_ERROR if the disk
   has failed. Clients retry on both.
 - A timestamp (ms, 0 or more) finds the first record that is not older, exactly; -1 if there is none. A record that the
   isolation level cannot read yet counts as none, as in Kafka. Markers and aborted records are found as well.
@@ -39,9 +39,9 @@ from fairlog.kafka.errors import END_REFUSALS, ErrorCode
 from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
-from fairlog.reading.ends import AskedEnds, EndRefusal
 from fairlog_types import LogId, Offset
 from partition.partition import Partition
+from shard.ends import AskedEnds, EndRefusal
 
 SERVED = Versions(1, 11)
 FLEXIBLE_FROM = 6

@@ -33,9 +33,9 @@ from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
-from fairlog.reading.ends import OWN_WAIT_S, AskedEnds, EndRefusal
 from fairlog.topic_configs import CleanupPolicy, cleanup_policies
 from fairlog_types import LogId, Offset, StorageFailure
+from shard.ends import OWN_WAIT_S, AskedEnds, EndRefusal
 
 SERVED = Versions(0, 2)
 FLEXIBLE_FROM = 2

@@ -29,8 +29,8 @@ from fairlog.kafka.errors import END_REFUSALS, ErrorCode
 from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
-from fairlog.reading.ends import AskedEnds
 from fairlog_types import LeaderEpoch, LogId
+from shard.ends import AskedEnds
 
 SERVED = Versions(2, 4)
 FLEXIBLE_FROM = 4

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from enum import Enum
+from typing import Protocol
 
 import trio
 
-from fairlog.broker import Broker
 from fairlog_types import LogId, Offset, StorageFailure, TxId
+from partition.partition import Partition
 
 OWN_WAIT_S = 20.0
 """How long a request waits for this node's own flush and copy, whatever time-out it brings: that one is for waiting on
@@ -32,6 +33,32 @@ others. Kafka's clients give a request up after 30 seconds (`request.timeout.ms`
 
 _STEP = 256
 """Logs that are asked for before others get their turn: less than a millisecond's work."""
+
+
+class LedLogs(Protocol):
+    """The logs that are led here."""
+
+    def get(self, log: LogId) -> Partition | None:
+        """The leader of `log`; None if it is not here."""
+        ...
+
+
+class Coordinates(Protocol):
+    """What the coordinator knows of logs."""
+
+    def lacks_commits(self, log: LogId) -> bool:
+        """Whether something is committed in the log that this run will not place there."""
+        ...
+
+
+class Leads(Protocol):
+    """Who leads logs: a shard, and its broker."""
+
+    @property
+    def partitions(self) -> LedLogs: ...
+
+    @property
+    def coordinator(self) -> Coordinates: ...
 
 
 class EndRefusal(Enum):
@@ -44,9 +71,9 @@ class EndRefusal(Enum):
 class AskedEnds:
     """One question for the ends of some logs."""
 
-    def __init__(self, broker: Broker, wait_s: float) -> None:
+    def __init__(self, leads: Leads, wait_s: float) -> None:
         """For `ask`."""
-        self._broker = broker
+        self._leads = leads
         self._ends: dict[LogId, Offset] = {}
         self._in_doubt: dict[LogId, Collection[TxId]] = {}
         self._deadline = trio.current_time() + wait_s
@@ -54,14 +81,14 @@ class AskedEnds:
         """Whether no one had to wait, as things stood when the question came in."""
 
     @classmethod
-    async def ask(cls, broker: Broker, logs: Iterable[LogId], *, wait_s: float = OWN_WAIT_S) -> AskedEnds:
+    async def ask(cls, leads: Leads, logs: Iterable[LogId], *, wait_s: float = OWN_WAIT_S) -> AskedEnds:
         """The question comes in; from now on its copy is waited for so long.
 
         Logs that are not led here are left out: there is nothing to wait for in them.
         """
-        asked = cls(broker, wait_s)
+        asked = cls(leads, wait_s)
         for at, log in enumerate(logs, 1):
-            partition = broker.partitions.get(log)
+            partition = leads.partitions.get(log)
             if partition is not None:
                 end = asked._ends[log] = partition.placed_end.next_offset
                 if partition.in_doubt:
@@ -75,7 +102,7 @@ class AskedEnds:
     async def settled(self, log: LogId) -> EndRefusal | None:
         """Wait until `end` has all that was decided when the question came in. None: it has."""
         txids = self._in_doubt.get(log)
-        partition = self._broker.partitions.get(log)
+        partition = self._leads.partitions.get(log)
         if txids is None or partition is None:
             return None
         with trio.move_on_at(self._deadline):
@@ -96,8 +123,8 @@ class AskedEnds:
 
         From then on its `visibility` is an answer.
         """
-        partition = self._broker.partitions.get(log)
-        if self._broker.coordinator.lacks_commits(log) or (partition is not None and partition.may_lack_commits):
+        partition = self._leads.partitions.get(log)
+        if self._leads.coordinator.lacks_commits(log) or (partition is not None and partition.may_lack_commits):
             return EndRefusal.STORAGE
         refusal = await self.settled(log)
         if refusal is not None:
@@ -107,7 +134,7 @@ class AskedEnds:
 
     async def reached_offset(self, log: LogId, offset: Offset) -> EndRefusal | None:
         """Wait until the log can be read up to an offset that is not after its end. None: it can, or it is gone."""
-        partition = self._broker.partitions.get(log)
+        partition = self._leads.partitions.get(log)
         if partition is None or partition.visibility.high_watermark >= offset:
             return None
         try:

@@ -1,0 +1,159 @@
+"""Cuts over several shards: up to where logs can be read together without splitting a transaction.
+
+The shard TAKER takes all cuts, one behind the other; the others have it take theirs. A cut takes four questions, each
+of them to all shards side by side:
+
+    AwaitEnds   wait until all that was answered before can be read (invariant 13)
+    Hold        prepare no further commit, and wait until those that are prepared are visible (`shard.holding`)
+    CutLogs     how far can your logs be read, at this instant?
+    Release     go on; has nothing begun since Hold?
+
+Within a shard all logs of a transaction become visible at one instant, so what one shard says never splits one. A
+commit over several shards is visible everywhere or nowhere as long as all coordinators hold. If one has not held to the
+end, for it was started again or was too slow, the cut is thrown away.
+
+Commits wait for three round trips, and for those that are under way. Between two cuts they have as long as the last one
+took, so a reader who asks again and again does not stop them. If a shard is down there is no cut, and nobody is held:
+it does not answer AwaitEnds. It gets no further question while it has one to answer, so none pile up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import trio
+
+from fairlog_types import LogId, ShardNumber, StorageFailure
+from shard.cut_messages import AwaitEnds, CutLogs, CutQuestion, Cuts, Held, Hold, NoCut, Release, TakeCut
+from shard.ends import OWN_WAIT_S
+from shard.holding import HOLD_S
+from shard.links import Asked, Links
+from shard.own_cuts import OwnCuts
+
+TAKER = ShardNumber(0)
+
+PAUSE_MIN_S = 0.005
+"""Between two cuts."""
+PAUSE_MAX_S = 0.5
+"""Between two attempts, if a coordinator cannot hold: doubled each time."""
+
+
+class _NoAnswer(Exception):
+    """A shard has not answered in time. The message names it."""
+
+
+class Cutting:
+    """Takes the cuts of a node if this shard is the TAKER, else has it take them."""
+
+    def __init__(
+        self, own: ShardNumber, own_cuts: OwnCuts, links: Links, shard_of: Callable[[LogId], ShardNumber | None]
+    ) -> None:
+        """`shard_of` names the shard that leads a log; None if it is this one, or nobody does."""
+        self._own = own
+        self._own_cuts = own_cuts
+        self._links = links
+        self._shard_of = shard_of
+        self._lock = trio.Lock()
+        self._asked: dict[ShardNumber, Asked] = {}
+        """The last question to each other shard."""
+        self._holds = 0
+        self._earliest_s = 0.0
+        """When the next cut may begin."""
+
+    async def cut(self, logs: Sequence[LogId]) -> Cuts | NoCut:
+        """The newest cut of those of these logs that are led, with all that was answered before the question.
+
+        Waits for OWN_WAIT_S at most.
+        """
+        with trio.move_on_after(OWN_WAIT_S):
+            async with self._lock:
+                try:
+                    return await (self._take(logs) if self._own == TAKER else self._have_taken(logs))
+                except _NoAnswer as none:
+                    return NoCut(str(none))
+        return NoCut("the shards have not agreed on a cut in time")
+
+    async def _have_taken(self, logs: Iterable[LogId]) -> Cuts | NoCut:
+        """Raises _NoAnswer, as all that follow."""
+        (answer,) = await _answers(await self._ask({TAKER: TakeCut(tuple(logs))}), OWN_WAIT_S)
+        return answer
+
+    async def _take(self, logs: Iterable[LogId]) -> Cuts | NoCut:
+        by_shard: dict[ShardNumber, list[LogId]] = {shard: [] for shard in (self._own, *self._links.others)}
+        for log in logs:
+            shard = self._shard_of(log)
+            by_shard[self._own if shard is None else shard].append(log)
+        own_logs = by_shard.pop(self._own)
+        asked = await self._ask({shard: AwaitEnds(tuple(of)) for shard, of in by_shard.items()})
+        for answer in (await self._own_cuts.await_ends(own_logs), *await _answers(asked, OWN_WAIT_S)):
+            if isinstance(answer, NoCut):
+                return answer
+        pause_s = PAUSE_MIN_S
+        while True:
+            await trio.sleep_until(self._earliest_s)
+            began_s = trio.current_time()
+            try:
+                cuts = await self._cut_while_all_hold(own_logs, by_shard)
+            finally:
+                now_s = trio.current_time()
+                self._earliest_s = now_s + max(pause_s, now_s - began_s)
+            if cuts is not None:
+                return cuts
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    async def _cut_while_all_hold(
+        self, own_logs: Sequence[LogId], by_shard: Mapping[ShardNumber, Sequence[LogId]]
+    ) -> Cuts | None:
+        """None: a coordinator cannot hold, or has not held to the end. Raises _NoAnswer."""
+        self._holds += 1
+        number, released = self._holds, False
+        try:
+            asked = await self._ask(dict.fromkeys(by_shard, Hold(number)))
+            if not _all_held((await self._own_cuts.hold(self._own, number), *await _answers(asked, 2 * HOLD_S))):
+                return None
+            found = dict(self._own_cuts.cut(own_logs).by_log)
+            asked = await self._ask({shard: CutLogs(tuple(of)) for shard, of in by_shard.items()})
+            for cuts in await _answers(asked, HOLD_S):
+                found |= cuts.by_log
+            asked = await self._ask(dict.fromkeys(by_shard, Release(number)))
+            released = True
+            held = self._own_cuts.release(self._own, number), *await _answers(asked, HOLD_S)
+            return Cuts(found) if _all_held(held) else None
+        finally:
+            if not released:
+                self._let_go(number, by_shard)
+
+    def _let_go(self, number: int, others: Iterable[ShardNumber]) -> None:
+        """End what may be held still, without waiting: who does not hear of it holds for HOLD_S at most."""
+        self._own_cuts.release(self._own, number)
+        for shard in others:
+            if self._asked[shard].is_answered:
+                self._asked[shard] = self._links.ask(shard, Release(number))
+
+    async def _ask(self, questions: Mapping[ShardNumber, CutQuestion]) -> Mapping[ShardNumber, Asked]:
+        """Raises _NoAnswer if one of them does not answer the last question."""
+        last = {shard: self._asked[shard] for shard in questions if shard in self._asked}
+        await _answers({shard: asked for shard, asked in last.items() if not asked.is_answered}, HOLD_S)
+        asked = {shard: self._links.ask(shard, question) for shard, question in questions.items()}
+        self._asked |= asked
+        return asked
+
+
+async def _answers(asked: Mapping[ShardNumber, Asked], wait_s: float) -> Sequence[Any]:
+    """In the order of the questions. Raises _NoAnswer."""
+    answers: list[Any] = []
+    deadline = trio.current_time() + wait_s
+    for shard, each in asked.items():
+        with trio.move_on_at(deadline) as waiting:
+            try:
+                answers.append(await each.answer())
+            except StorageFailure as failure:
+                raise _NoAnswer(str(failure)) from failure
+        if waiting.cancelled_caught:
+            raise _NoAnswer(f"shard {shard} has not answered in time: its process is down, or has much to do")
+    return answers
+
+
+def _all_held(answers: Iterable[Held | None]) -> bool:
+    return all(answer is not None and answer.is_held for answer in answers)

@@ -1,0 +1,101 @@
+"""The commits of one coordinator that are under way, and the holds that let a cut over shards see none in part.
+
+A commit over several shards becomes visible in each of them at its own instant. Whoever takes a cut (`shard.cutting`)
+has every coordinator *hold*: it prepares no further commit, and those that it has prepared are waited for until they
+are visible everywhere. While all coordinators hold, no commit is visible in part, and none begins: a commit that a
+client has seen answered, and one that it made because of that, are in the same cut, or only the first one is.
+
+    admit ─▶ began ─▶ … ─▶ ended          a commit
+    hold ─▶ nothing under way ─▶ release  a hold: `admit` waits meanwhile
+
+A hold ends by itself after HOLD_S, so a taker that dies stops nobody for longer. It is then forgotten with the first
+commit that is admitted; `release` tells whether it was in force to the end. So no cut rests on a clock.
+
+A commit that is under way for longer than HOLD_S waits for a shard that is down, or whose disk has failed. Then this
+coordinator does not hold, and there is no cut. Nor does it before it has recovered: it does not know yet what it has
+decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import trio
+
+from fairlog_types import ShardNumber, TxId
+
+HOLD_S = 1.0
+"""A cut takes three round trips within a machine, and what is left of the commits that have been prepared."""
+
+
+class Commits:
+    """Those of one coordinator."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[TxId, float] = {}
+        """When each began."""
+        self._ended = trio.Event()
+        """Set, and replaced, when the last one that is under way has ended."""
+        self._holds: dict[ShardNumber, tuple[int, float]] = {}
+        """By the shard that takes a cut: the hold's number, and until when it holds."""
+        self._released = trio.Event()
+        """Set, and replaced, when a hold has ended."""
+        self._recovered = trio.Event()
+
+    def recovered(self) -> None:
+        """The shard has recovered: all that the last run had decided is among what has begun."""
+        self._recovered.set()
+
+    async def until_recovered(self) -> None:
+        """Wait for that."""
+        await self._recovered.wait()
+
+    async def admit(self) -> None:
+        """Wait until no one holds. A commit may begin in the step in which this returns, and in no later one."""
+        while self._holds:
+            deadline = max(until for _, until in self._holds.values())
+            if trio.current_time() >= deadline:
+                self._holds.clear()
+                return
+            with trio.move_on_at(deadline):
+                await self._released.wait()
+
+    def began(self, txids: Iterable[TxId]) -> None:
+        """These are prepared, or placed again after a restart."""
+        now_s = trio.current_time()
+        for txid in txids:
+            self._under_way.setdefault(txid, now_s)
+
+    def ended(self, txids: Iterable[TxId]) -> None:
+        """These are visible in all their shards, or aborted; others are of no matter."""
+        before = len(self._under_way)
+        for txid in txids:
+            self._under_way.pop(txid, None)
+        if before and not self._under_way:
+            self._ended.set()
+            self._ended = trio.Event()
+
+    async def hold(self, taker: ShardNumber, number: int) -> bool:
+        """Hold, in the step of the call, and wait until nothing is under way: True. False: it cannot be waited for.
+
+        A later hold of the same taker takes the place of its earlier one.
+        """
+        now_s = trio.current_time()
+        if not self._recovered.is_set() or any(now_s - began_s > HOLD_S for began_s in self._under_way.values()):
+            return False
+        self._holds[taker] = number, now_s + HOLD_S
+        with trio.move_on_at(now_s + HOLD_S):
+            while self._under_way:
+                await self._ended.wait()
+            return True
+        self.release(taker, number)
+        return False
+
+    def release(self, taker: ShardNumber, number: int) -> bool:
+        """End that hold; whether no commit was admitted since it began."""
+        if self._holds.get(taker, (None, 0.0))[0] != number:
+            return False
+        del self._holds[taker]
+        self._released.set()
+        self._released = trio.Event()
+        return True

@@ -1,0 +1,56 @@
+"""What one shard answers to whoever takes a cut over all of them (`shard.cutting`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from fairlog_types import LogId, ShardNumber
+from shard.cut_messages import Cuts, Held, NoCut
+from shard.ends import OWN_WAIT_S, AskedEnds, Coordinates
+from shard.holding import Commits
+from shard.partitions import Partitions
+
+
+class LeadsLogs(Protocol):
+    """The shard."""
+
+    @property
+    def partitions(self) -> Partitions: ...
+
+    @property
+    def coordinator(self) -> Coordinates: ...
+
+
+class OwnCuts:
+    """The shard's part of cuts."""
+
+    def __init__(self, shard: Callable[[], LeadsLogs], commits: Commits) -> None:
+        """`shard` is asked for when the first question comes: it is put together behind this part."""
+        self._shard = shard
+        self._commits = commits
+
+    async def await_ends(self, logs: Collection[LogId]) -> NoCut | None:
+        """Wait until what was answered in the logs before the call can be read; until this shard has recovered, too.
+
+        None: it can. For OWN_WAIT_S at most.
+        """
+        await self._commits.until_recovered()
+        ends = await AskedEnds.ask(self._shard(), logs, wait_s=OWN_WAIT_S)
+        for log in logs:
+            refusal = await ends.reached(log)
+            if refusal is not None:
+                return NoCut(refusal.value)
+        return None
+
+    async def hold(self, taker: ShardNumber, number: int) -> Held:
+        """See `Commits.hold`."""
+        return Held(await self._commits.hold(taker, number))
+
+    def cut(self, logs: Collection[LogId]) -> Cuts:
+        """How far the logs can be read, at this instant."""
+        return Cuts(self._shard().partitions.cut(logs))
+
+    def release(self, taker: ShardNumber, number: int) -> Held:
+        """See `Commits.release`."""
+        return Held(self._commits.release(taker, number))

@@ -1,0 +1,80 @@
+"""Cuts of a real node of three processes, while stock clients commit transactions that go over all of them."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from pyspark_fairlog.native import CutPartition, Native, NativeError, Topics
+from tests.three_processes import ThreeProcesses
+
+pytestmark = pytest.mark.slow
+
+PARTITIONS = 6
+COMMITS = 60
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def topic(three: ThreeProcesses) -> str:
+    name = f"cut-{uuid.uuid4().hex}"
+    admin = AdminClient({"bootstrap.servers": three.node.address})
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(WAIT_S)
+    return name
+
+
+def commit(address: str, topic: str, name: str) -> None:
+    """So many transactions, each with a record in every partition."""
+    producer = Producer({"bootstrap.servers": address, "transactional.id": f"{topic}-{name}", "linger.ms": 0})
+    producer.init_transactions(WAIT_S)
+    for _ in range(COMMITS):
+        producer.begin_transaction()
+        for partition in range(PARTITIONS):
+            producer.produce(topic, b"x", partition=partition)
+        producer.commit_transaction(WAIT_S)
+
+
+def cuts_from(addresses: list[str], topic: str) -> Iterator[tuple[CutPartition, ...]]:
+    """Cut after cut, of one broker after the other."""
+    natives = [Native.connect(address, timeout_s=30) for address in addresses]
+    try:
+        while True:
+            for native in natives:
+                yield tuple(native.cut(Topics((topic,))))
+    finally:
+        for native in natives:
+            native.close()
+
+
+def test_cuts_of_any_broker_hold_each_transaction_in_all_partitions(three: ThreeProcesses, topic: str) -> None:
+    """All partitions end alike in each cut; the cuts stop no producer, and the last one has all that was answered."""
+    committing = [
+        threading.Thread(target=commit, args=(three.node.address, topic, name), daemon=True) for name in ("a", "b")
+    ]
+    for thread in committing:
+        thread.start()
+    seen: set[int] = set()
+    cuts = cuts_from(list(three.addresses), topic)
+    while any(thread.is_alive() for thread in committing):
+        cut = next(cuts)
+        assert sorted(part.partition for part in cut) == list(range(PARTITIONS))
+        (end,) = {part.end for part in cut}
+        seen.add(end)
+    assert {part.end for part in next(cuts)} == {2 * COMMITS}
+    assert len(seen) > COMMITS // 4, "cuts were taken all the while"
+    cuts.close()
+
+
+def test_cut_with_a_limit_is_refused_with_what_to_do(three: ThreeProcesses, topic: str) -> None:
+    """Past cuts are kept by each shard for itself."""
+    with (
+        Native.connect(three.node.address) as native,
+        pytest.raises(NativeError, match="leave the limit out") as refused,
+    ):
+        native.cut(Topics((topic,)), limit=10)
+    assert refused.value.kind == "several-processes"

@@ -1,0 +1,192 @@
+"""A cut over two shards holds all of each transaction, or nothing of it, however the shards fare meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.lowlevel
+
+from fairlog_types import LogId, ShardNumber
+from shard.conversation import Command, Message
+from shard.cut_messages import Cuts, Hold, NoCut
+from shard.cutting import Cutting
+from shard.holding import HOLD_S
+from shard.links import REPEAT_AFTER_S
+from shard.own_cuts import OwnCuts
+from tests.shard.neighbours import Cluster, log_of, open_cluster
+
+OWN, OTHER = log_of(0), log_of(1)
+BOTH = (OWN, OTHER)
+
+
+def cutting_of(cluster: Cluster, shard: int) -> Cutting:
+    cutting = cluster.running[ShardNumber(shard)].shard.cutting
+    assert cutting is not None
+    return cutting
+
+
+async def cut_of(cluster: Cluster, shard: int, logs: Sequence[LogId] = BOTH) -> dict[LogId, int]:
+    """The ends of a cut that the shard was asked for."""
+    found = await cutting_of(cluster, shard).cut(logs)
+    assert isinstance(found, Cuts), found
+    return {log: cut.end for log, cut in found.by_log.items()}
+
+
+def is_command(message: Message, kind: type) -> bool:
+    return isinstance(message, Command) and isinstance(message.body, kind)
+
+
+@asynccontextmanager
+async def committing(cluster: Cluster, shard: int) -> AsyncGenerator[list[int], None]:
+    """Commit one record to each log, again and again; the number of commits so far is in the list."""
+    writer, done = await cluster.writer(f"t-{shard}", shard), [0]
+
+    async def commit() -> None:
+        while True:
+            await writer.write({OWN: [b"x"], OTHER: [b"x"]})
+            assert await writer.end() is None
+            done[0] += 1
+            await trio.lowlevel.checkpoint()  # all else may be shielded
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit)
+        yield done
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+async def test_cut_has_every_answered_commit_in_both_shards(tmp_path: Path, asked: int) -> None:
+    """The transactions of both coordinators, whichever shard is asked."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.keep_order()
+        for shard in (0, 1):
+            writer = await cluster.writer("t", shard)
+            await writer.write({OWN: [b"1", b"2"], OTHER: [b"3"]})
+            assert await writer.end() is None
+        assert await cut_of(cluster, asked) == {OWN: 4, OTHER: 2}
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+async def test_no_cut_has_half_of_a_commit(tmp_path: Path, asked: int) -> None:
+    """Both logs get one record of each transaction, so that they end alike in each cut."""
+    async with open_cluster(tmp_path / "run") as cluster, committing(cluster, 0) as one, committing(cluster, 1) as two:
+        cluster.way.keep_order()
+        for _ in range(30):
+            before = one[0] + two[0]
+            ends = await cut_of(cluster, asked)
+            assert ends[OWN] == ends[OTHER]
+            assert ends[OWN] >= before
+        assert min(one[0], two[0]) > 3, "cuts again and again let commits go on"
+
+
+async def test_cut_leaves_out_logs_that_nobody_leads(tmp_path: Path) -> None:
+    """As they are while a topic is made or deleted."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        assert await cut_of(cluster, 1, [OTHER, log_of(0, 7), log_of(1, 7)]) == {OTHER: 0}
+
+
+async def test_no_cut_and_nobody_held_while_a_shard_is_down(tmp_path: Path) -> None:
+    """It is not asked anew before it has answered, and answers when it is back."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        left = cluster.kill(1)
+        with trio.move_on_after(0.5):
+            await cutting_of(cluster, 0).cut(BOTH)
+        so_far = len(cluster.way.carried)
+        for _ in range(3):
+            found = await cutting_of(cluster, 0).cut(BOTH)
+            assert isinstance(found, NoCut)
+            assert "shard 1 has not answered in time: its process is down" in found.reason
+        assert not any(is_command(message, Hold) for _, _, message in cluster.way.carried[so_far:])
+        await cluster.start_again(1, left)
+        await trio.sleep(2 * REPEAT_AFTER_S)
+        assert await cut_of(cluster, 0) == {OWN: 0, OTHER: 0}
+
+
+async def test_commit_waits_no_longer_than_a_hold_for_a_taker_that_is_gone(tmp_path: Path) -> None:
+    """Nobody releases it; and what it is about to count would be thrown away."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        writer = await cluster.writer("t", 1)
+        await writer.write({OWN: [b"1"], OTHER: [b"2"]})
+        commits = cluster.running[ShardNumber(1)].shard._connections.commits
+        assert await commits.hold(ShardNumber(0), 5)
+        began_s = trio.current_time()
+        assert await writer.end() is None
+        assert trio.current_time() - began_s >= HOLD_S * 0.9
+        assert not commits.release(ShardNumber(0), 5)
+
+
+async def test_cut_has_no_commit_without_those_that_were_answered_before_it(tmp_path: Path) -> None:
+    """One after the other in two shards, each coordinated by the other: the second is in no cut without the first."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.keep_order()
+        first, second = await cluster.writer("first", 1), await cluster.writer("second", 0)
+        rounds = 0
+
+        async def commit() -> None:
+            nonlocal rounds
+            while True:
+                for writer, log in ((first, OWN), (second, OTHER)):
+                    await writer.write({log: [b"x"]})
+                    assert await writer.end() is None
+                rounds += 1
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commit)
+            for _ in range(40):
+                ends = await cut_of(cluster, 0)
+                assert ends[OWN] - 1 <= ends[OTHER] <= ends[OWN]
+            assert rounds > 3
+            nursery.cancel_scope.cancel()
+
+
+async def test_commit_in_a_log_that_is_deleted_meanwhile_is_over(tmp_path: Path) -> None:
+    """Nothing of it is waited for after that: cuts are taken."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.keep_order()
+        writer = await cluster.writer("t", 0)
+        await writer.write({OWN: [b"1"], OTHER: [b"2"]})
+        await cluster.shards[ShardNumber(0)].drop([OWN])
+        assert await writer.end() is None
+        await trio.sleep(HOLD_S * 1.1)
+        assert await cut_of(cluster, 0) == {OTHER: 1}
+
+
+async def test_cut_is_thrown_away_if_a_coordinator_has_not_held_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that was started again meanwhile: it may have committed something. The next cut is good."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.keep_order()
+        commits = cluster.running[ShardNumber(1)].shard._connections.commits
+        cut, released = OwnCuts.cut, [False]
+
+        def cut_once_released(own_cuts: OwnCuts, logs: Sequence[LogId]) -> Cuts:
+            if not released[0]:
+                released[0] = True
+                commits.release(ShardNumber(0), 1)
+            return cut(own_cuts, logs)
+
+        monkeypatch.setattr(OwnCuts, "cut", cut_once_released)
+        assert await cut_of(cluster, 0) == {OWN: 0, OTHER: 0}
+        held = [message.body.number for _, _, message in cluster.way.carried if is_command(message, Hold)]
+        assert held == [1, 2]
+
+
+async def test_no_hold_by_a_shard_that_has_not_recovered(tmp_path: Path) -> None:
+    """It does not know yet what it has decided: half of that may be visible."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.keep_order()
+        left = cluster.kill(1)
+        await cluster.reopen(1, left)
+        commits = cluster.running[ShardNumber(1)].shard._connections.commits
+        assert not await commits.hold(ShardNumber(0), 1)
+        with trio.move_on_after(0.2) as waiting:
+            await cutting_of(cluster, 0).cut(BOTH)
+        assert waiting.cancelled_caught, "it waits for the recovery"
+        await cluster.recover(ShardNumber(1))
+        assert await commits.hold(ShardNumber(0), 2)
