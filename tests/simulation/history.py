@@ -170,6 +170,15 @@ class History:
         """Whether anybody has read it."""
         return batch in self._place
 
+    def end_of(self, batch: Batch) -> Offset | None:
+        """The offset behind it; None if nobody has read it."""
+        place = self._place.get(batch)
+        return None if place is None else Offset(self._ends[batch.log][place])
+
+    def is_between_batches(self, log: LogId, offset: Offset) -> bool:
+        """Whether some batch that was read ends there, or the log begins."""
+        return offset == 0 or offset in self._ends[log]
+
     def end(self, log: LogId, index: int) -> Offset:
         """The offset behind so many batches."""
         return Offset(self._ends[log][index - 1] if index else 0)

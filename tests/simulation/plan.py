@@ -30,6 +30,13 @@ OF_MESSAGES = (
 )
 """And, of several shards, when one has said something to another one, and when that hears it. A tuple: visible."""
 
+OF_CUTS = (
+    *("said.AwaitEnds", "heard.AwaitEnds", "said.Hold", "heard.Hold", "said.Held", "heard.Held"),
+    *("said.CutLogs", "heard.CutLogs", "said.Cuts", "heard.Cuts", "said.Release", "heard.Release"),
+    *("said.TakeCut", "heard.TakeCut", "client.cut"),
+)
+"""And when a cut is taken over them."""
+
 
 PATIENCE_S = 0.5
 """By then the place at which a death is planned has been reached, or will not be soon."""
@@ -101,6 +108,8 @@ class Plan:
     """How likely it is, at any time, that one shard does not reach another one for a while."""
     suspensions: float = 0.0
     """How likely it is that a process is suspended for a while."""
+    cutters: int = 0
+    """So many clients ask for cuts over the shards."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -174,6 +183,7 @@ def _without_faults(plan: Plan) -> Plan:
 def draw_shards(seed: str, *, faults: bool = True) -> Plan:
     """The plan of a seed for several shards; see `draw`."""
     rng = Random(f"{seed}/plan of shards")
+    of_cuts = Random(f"{seed}/cuts")  # of its own, as in `draw`
     shards = rng.choice((2, 2, 3))
     transactional = rng.randint(2, 5)
     deaths = [_draw_death_of(rng, shard) for shard in range(shards) for _ in range(rng.randint(1, 5))]
@@ -203,7 +213,12 @@ def draw_shards(seed: str, *, faults: bool = True) -> Plan:
         doubled_messages=rng.choice((0.0, 0.1, 0.5)),
         cut_ways=rng.choice((0.0, 0.0, 0.2)),
         suspensions=rng.choice((0.0, 0.0, 0.1)),
+        cutters=of_cuts.choice((0, 1, 2)),
     )
+    if plan.cutters:
+        # Cuts are taken, and could split something, mostly while all are up: so they stay up for a while in the end.
+        last = Death("stop", 0.5 + of_cuts.random(), shard=of_cuts.randrange(shards))
+        plan = replace(plan, deaths=(*(_moved_to_a_cut(death, of_cuts) for death in plan.deaths), last))
     return plan if faults else _without_faults(plan)
 
 
@@ -212,6 +227,13 @@ def _draw_death_of(rng: Random, shard: int) -> Death:
     if death.at_point is None or rng.random() < 0.4:
         return death
     return replace(death, at_point=rng.choice(OF_MESSAGES), nth=rng.randint(1, 6))
+
+
+def _moved_to_a_cut(death: Death, rng: Random) -> Death:
+    """Some of the deaths that come when shards have spoken come when they speak of a cut."""
+    if death.at_point not in OF_MESSAGES or rng.random() < 0.5:
+        return death
+    return replace(death, at_point=rng.choice(OF_CUTS), nth=rng.randint(1, 20))
 
 
 def _draw_down_s(rng: Random) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -11,11 +11,14 @@ import trio
 
 import partition.modes
 import shard.routing
-from coordinator.messages import Applied, ApplyCommit, Placement, Prepared, Undecided
-from fairlog_types import JournalPosition, ShardNumber, TxId
+from coordinator.messages import Applied, ApplyCommit, Placement, Preparation, Prepare, Prepared, Undecided
+from fairlog_types import JournalPosition, LogId, ShardNumber, TxId
 from partition.state import PartitionState
 from shard.commands import Commands, SaidAll
 from shard.conversation import Command, Heard, Hello, Listener, Message, Speaker
+from shard.cut_messages import NoCut
+from shard.holding import Commits
+from shard.own_cuts import OwnCuts
 from shard.participant import LocalApplication, Participant
 from shard.routing import RoutedParticipants
 from tests.simulation.planting import Mutation, patched
@@ -33,8 +36,8 @@ async def _does_not_wait_for_the_last_shard(self: Any) -> Prepared:
 _REAL_OUTCOME = shard.routing._RoutedPreparation.outcome
 
 
-async def _prepared_through_nowhere(self: Participant, *args: Any) -> Any:
-    found = await _REAL_PREPARE_IN(self, *args)
+async def _prepared_through_nowhere(self: Participant, *args: Any, **kwargs: Any) -> Any:
+    found = await _REAL_PREPARE_IN(self, *args, **kwargs)
     return found if isinstance(found, str) else (found[0], JournalPosition(0))
 
 
@@ -133,6 +136,7 @@ async def _visible_here(self: Any) -> Sequence[Applied]:
     places: dict[TxId, list[Placement]] = {message.txid: [] for message in self._messages}
     for part, applied in zip(self._own_parts, await self._own.visible(), strict=True):
         places[part.txid] += applied.placements
+    self._commits.ended(places)
     return [Applied(tuple(places[message.txid])) for message in self._messages]
 
 
@@ -199,6 +203,51 @@ _REAL_APPLY = RoutedParticipants.apply
 
 
 _ALWAYS = property(lambda _: True, lambda *_: None)
+
+
+async def _admits_at_once(_commits: Commits) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def _holds_what_is_under_way(self: Commits, taker: ShardNumber, number: int) -> bool:
+    """It holds, as far as it could, and is answered before all that is under way is visible."""
+    under_way, self._under_way = self._under_way, {}
+    holding = _REAL_HOLD(self, taker, number)
+    try:
+        holding.send(None)
+    except StopIteration as held:
+        return bool(held.value)
+    finally:
+        self._under_way = under_way
+    raise AssertionError("with nothing under way it waits for nothing")
+
+
+_REAL_HOLD = Commits.hold
+
+
+async def _waits_for_no_ends(_cuts: OwnCuts, _logs: Collection[LogId]) -> NoCut | None:
+    await trio.lowlevel.checkpoint()
+    return None
+
+
+class _VisibleHere(shard.routing._RoutedApplication):
+    """Ended when the own shard can read."""
+
+    async def visible(self) -> Sequence[Applied]:
+        await self._own.visible()
+        self._commits.ended(message.txid for message in self._messages)
+        return await super().visible()
+
+
+def _notes_no_prepared(self: RoutedParticipants, messages: Sequence[Prepare]) -> Preparation:
+    commits, self._commits = self._commits, Commits()
+    try:
+        return _REAL_PREPARE(self, messages)
+    finally:
+        self._commits = commits
+
+
+_REAL_PREPARE = RoutedParticipants.prepare
 
 
 MUTATIONS = (
@@ -306,5 +355,30 @@ MUTATIONS = (
         "last-shard-not-told",
         "the last of the other shards does not hear of a commit",
         patched(RoutedParticipants, "apply", _takes_one_shard_at_a_time),
+    ),
+    Mutation(
+        "goes-on-while-it-holds",
+        "a coordinator that holds for a cut prepares what comes, as ever",
+        patched(Commits, "admit", _admits_at_once),
+    ),
+    Mutation(
+        "held-with-commits-under-way",
+        "a coordinator says that it holds before what it has prepared is visible everywhere",
+        patched(Commits, "hold", _holds_what_is_under_way),
+    ),
+    Mutation(
+        "cut-without-what-was-answered",
+        "a cut does not wait until what was answered before it can be read",
+        patched(OwnCuts, "await_ends", _waits_for_no_ends),
+    ),
+    Mutation(
+        "under-way-until-visible-here",
+        "a commit has ended for a cut when the coordinator's own shard can read it",
+        patched(shard.routing, "_RoutedApplication", _VisibleHere),
+    ),
+    Mutation(
+        "prepared-is-not-under-way",
+        "a commit is waited for from when it is placed, not from when it is prepared",
+        patched(RoutedParticipants, "prepare", _notes_no_prepared),
     ),
 )

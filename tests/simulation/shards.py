@@ -14,6 +14,7 @@ goes through the codec of the processes.
 After each recovery the logs of that process are judged, as in a run of one (`simulation`). In the end the network and
 the disks are whole, and all processes up: then each transaction is visible in all logs of all shards, or in none, and
 nothing stays open or prepared. That is judged once more after a last start, and nobody waits for what is left open.
+Then the cuts are judged that were taken over all shards meanwhile (`cuts`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from shard.placement import Placement
 from shard.shard import Neighbours, Shard
 from tests.simulation.beside import nobody_waits
 from tests.simulation.clients import Client, PatientProducer, PlainProducer, Reader, TransactionalProducer
+from tests.simulation.cuts import Cutter, TakenCuts
 from tests.simulation.history import History, Transaction, log_name
 from tests.simulation.machine import SETTINGS, Failpoints, Machine, Node
 from tests.simulation.network import Network
@@ -262,6 +264,7 @@ class Way:
         self._machines = machines
         self._nursery = nursery
         self._rng = world.stream("messages")
+        self._rng_of_cuts = world.stream("messages of cuts")
         self.lost, self.late, self.doubled = plan.lost_messages, plan.late_messages, plan.doubled_messages
         self.cut: set[tuple[int, int]] = set()
         """From whom to whom nothing gets through."""
@@ -279,12 +282,19 @@ class Way:
             sender.reached(f"said.{name}")
         for _ in range(2 if self._rng.random() < self.doubled else 1):
             if self._rng.random() >= self.lost and (sender.number, to) not in self.cut:
-                self._nursery.start_soon(self._deliver, sender.number, self._machines[to], data, name, self._delay())
+                delay_s = self._delay() + self._delay_of_cut(name)
+                self._nursery.start_soon(self._deliver, sender.number, self._machines[to], data, name, delay_s)
 
     def _delay(self) -> float:
         if self._rng.random() < self.late:
             return self._rng.choice((0.01, 0.1, 0.5, 1.5)) * self._rng.random()
         return 0.001 * self._rng.random()
+
+    def _delay_of_cut(self, name: str) -> float:
+        """What a cut asks of all shards at once comes to each at another time: in between, commits may come."""
+        if name not in ("CutLogs", "Release"):
+            return 0.0
+        return self._rng_of_cuts.choice((0.0, 0.003, 0.02)) * self._rng_of_cuts.random()
 
     async def _deliver(self, sender: ShardNumber, to: ShardMachine, data: bytes, name: str, delay_s: float) -> None:
         CURRENT.set(to.world)
@@ -362,16 +372,21 @@ async def run_shards(world: World, plan: Plan) -> None:
                 nursery.start_soon(_live, machine, plan, history, phases)
             nursery.start_soon(_disturb, world, plan, machines, way)
             clients_done = trio.Event()
+            cuts = TakenCuts(world, history)
+            clients = _clients(world, plan, network, history)
+            clients += [Cutter(world, network, history, f"c{number}", cuts) for number in range(plan.cutters)]
 
             async def run_clients() -> None:
                 async with trio.open_nursery() as all_clients:
-                    for client in _clients(world, plan, network, history):
+                    for client in clients:
                         all_clients.start_soon(client.run)
                 clients_done.set()
 
             nursery.start_soon(run_clients)
             await phases[0].all_there.wait()
-            await _come_to_an_end(world, machines, way, history, phases, clients_done, where)
+            await _come_to_an_end(
+                world, machines, way, history, phases, clients_done, where, cuts, asks_for_cuts=plan.cutters > 0
+            )
             nursery.cancel_scope.cancel()
 
 
@@ -383,6 +398,9 @@ async def _come_to_an_end(
     phases: Sequence[_Phase],
     clients_done: trio.Event,
     where: Placed,
+    cuts: TakenCuts,
+    *,
+    asks_for_cuts: bool,
 ) -> None:
     world.stopping.set()
     way.heal()
@@ -394,11 +412,16 @@ async def _come_to_an_end(
         await _all_serve(world, machines, phases[0])
         await clients_done.wait()
         await _nothing_is_left(world, machines)
+        if asks_for_cuts:
+            await cuts.can_be_taken(machines)
     phases[0].over.set()
     await _all_serve(world, machines, phases[1])
     await clients_done.wait()
     await _nothing_is_left(world, machines)
+    if asks_for_cuts:
+        await cuts.can_be_taken(machines)
     await _judge_all(machines, history, "when nothing is open any more")
+    cuts.judge()
     phases[1].over.set()
     await _all_serve(world, machines, phases[2])
     await _judge_all(machines, history, "after the last start")

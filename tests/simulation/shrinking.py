@@ -45,16 +45,17 @@ def shrink(failed: Outcome, *, runs_max: int = RUNS_MAX) -> Outcome:
 def _size(outcome: Outcome) -> tuple[int, int]:
     """Of two runs the one with the shorter transcript is the smaller one."""
     plan = outcome.plan
-    clients = (
-        plan.transactional + plan.rivals + plan.plain + plan.readers + plan.sinks + plan.second_drivers + plan.patient
-    )
+    clients = sum(getattr(plan, field) for field in _CLIENTS)
     return len(outcome.transcript), clients + len(plan.deaths)
+
+
+_CLIENTS = ("transactional", "rivals", "plain", "readers", "sinks", "second_drivers", "patient", "cutters")
 
 
 def _smaller(plan: Plan) -> Iterator[Plan]:
     for index in range(len(plan.deaths)):
         yield replace(plan, deaths=plan.deaths[:index] + plan.deaths[index + 1 :])
-    for field in ("transactional", "rivals", "plain", "readers", "sinks", "second_drivers", "patient", "logs"):
+    for field in (*_CLIENTS, "logs"):
         value = getattr(plan, field)
         least = 1 if field == "logs" else 0
         for fewer in {least, value - 1}:

@@ -26,6 +26,8 @@ import trio
 import trio.testing
 
 import coordinator.housekeeping
+import shard.cutting
+import shard.holding
 import shard.links
 from copier.reclaim import Reclaimer
 from fairlog_types import CorruptStorage, LogId, Offset
@@ -115,6 +117,8 @@ def deterministic(world: World) -> Iterator[None]:
             mock.patch.object(coordinator.housekeeping, "SNAPSHOT_BYTES_MIN", 3000),
             mock.patch.dict(Reclaimer.__init__.__kwdefaults__, interval_s=0.1),
             mock.patch.object(shard.links, "REPEAT_AFTER_S", 0.05),
+            mock.patch.object(shard.holding, "HOLD_S", 0.2),
+            mock.patch.object(shard.cutting, "HOLD_S", 0.2),
         ):
             yield
     finally:

@@ -143,6 +143,7 @@ def test_simulation_of_several_shards_finds_nothing() -> None:
         status, output = simulate("--shards", *arguments)
         assert status == 0, output
         assert re.search(r"[\d,]+ messages between shards", output), output
+        assert re.search(r"[1-9][\d,]* cuts over shards,", output), output
 
 
 @pytest.mark.slow
@@ -171,8 +172,10 @@ def test_simulation_of_several_shards_without_faults_finds_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "seed", "verdict"),
     [
-        ("committed-before-others-can-read", "s.2", "sees a part"),
-        ("not-said-to-the-next-start", "s.2", "does not serve"),
+        ("committed-before-others-can-read", "s.10", "sees a part"),
+        ("not-said-to-the-next-start", "s.5", "does not serve"),
+        ("goes-on-while-it-holds", "s.11", "cut 6 has a part"),
+        ("held-with-commits-under-way", "s.2", "cut 0 has a part"),
     ],
 )
 def test_simulation_of_several_shards_finds_a_planted_bug(name: str, seed: str, verdict: str) -> None:
