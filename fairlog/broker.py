@@ -60,6 +60,7 @@ from partition.answers import (
 )
 from partition.partition import Partition as LedPartition
 from shard.cut_messages import Cuts, NoCut
+from shard.offset_messages import OffsetsRefused
 
 LOOKED_INTO_MAX = 2
 """Batches that are unpacked at a time: each takes up to what its records take, and Fetch has to find threads free."""
@@ -172,6 +173,20 @@ class Cutting(Protocol):
     async def cut(self, logs: Sequence[LogId]) -> Cuts | NoCut: ...
 
 
+class OtherOffsets(Protocol):
+    """Offsets that other shards write; `shard.other_offsets.OtherOffsets` says what the method promises."""
+
+    async def write(
+        self,
+        shard: ShardNumber,
+        group: str,
+        transactional_id: str,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        offsets: Sequence[tuple[str, int, int]],
+    ) -> OffsetsRefused | None: ...
+
+
 class Offsets(GroupOffsets, Protocol):
     """Committed offsets; `fairlog.groups.committed.CommittedOffsets` says what each method promises."""
 
@@ -256,6 +271,8 @@ class Broker:
     group_configs: LiveGroupConfigs
     cutting: Cutting | None = None
     """What takes cuts over several shards; None if this broker is alone."""
+    other_offsets: OtherOffsets | None = None
+    """What has other shards write offsets; None if this broker is alone."""
     looking_into: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(LOOKED_INTO_MAX))
     """For threads that unpack what producers send."""
 
@@ -281,7 +298,7 @@ class Broker:
 
     def coordinator_of_group(self, group: str) -> BrokerAddress | None:
         """The broker that coordinates the group; None if it has not started yet."""
-        return self._address_of(self._shard_of_group(group))
+        return self._address_of(self.shard_of_group(group))
 
     def coordinator_of(self, transactional_id: str) -> BrokerAddress | None:
         """The broker that coordinates the transactional id; None if it has not started yet."""
@@ -289,13 +306,14 @@ class Broker:
 
     def coordinates_group(self, group: str) -> bool:
         """Whether this broker coordinates the group."""
-        return self.is_alone or self._shard_of_group(group) == self.cluster.shard
+        return self.is_alone or self.shard_of_group(group) == self.cluster.shard
 
     def coordinates(self, transactional_id: str) -> bool:
         """Whether this broker coordinates the transactional id."""
         return self.is_alone or self._shard_of(transactional_id) == self.cluster.shard
 
-    def _shard_of_group(self, group: str) -> ShardNumber:
+    def shard_of_group(self, group: str) -> ShardNumber:
+        """Which shard has the group."""
         return shard_of_group(self.cluster, self.offsets.log_of(group))
 
     def _shard_of(self, transactional_id: str) -> ShardNumber:

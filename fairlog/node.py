@@ -44,6 +44,7 @@ from fairlog.groups.consumer.service import ConsumerGroups
 from fairlog.groups.group_persister import GroupPersister
 from fairlog.groups.node_groups import NodeGroups
 from fairlog.groups.offset_index import OffsetIndex
+from fairlog.groups.offsets_for_others import write_for_other
 from fairlog.groups.persisted_group import PersistedGroup
 from fairlog.groups.persisted_group_store import PersistedGroupStore
 from fairlog.groups.service import LocalGroups
@@ -160,6 +161,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 background.start_soon(offsets.run)
                 retention = Retention(cluster, shard, live, _now_ms)
                 background.start_soon(retention.run)
+                shard.serve_offsets(partial(write_for_other, groups, offsets))
                 broker = Broker(
                     cluster,
                     topics,
@@ -172,6 +174,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     groups,
                     group_configs,
                     shard.cutting,
+                    shard.other_offsets,
                 )
                 log.info(
                     "ready",

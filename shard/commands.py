@@ -33,6 +33,8 @@ from coordinator.messages import (
 from fairlog_types import LogId, ShardNumber, StorageFailure, TxId
 from journal.journal import NoFiles
 from shard.cut_messages import AwaitEnds, CutAnswer, CutLogs, CutQuestion, Cuts, Hold, NoCut, Release, TakeCut
+from shard.offset_messages import WriteOffsets
+from shard.other_offsets import OwnOffsets
 from shard.own_cuts import OwnCuts
 from shard.participant import Participant
 
@@ -81,11 +83,11 @@ class SaidAll:
     aborted, or is visible."""
 
 
-CommandBody = Begin | Resume | PrepareAll | ApplyAll | DiscardTransaction | SaidAll | CutQuestion
+CommandBody = Begin | Resume | PrepareAll | ApplyAll | DiscardTransaction | SaidAll | CutQuestion | WriteOffsets
 
 
 class Commands:
-    """Executes what other shards ask of this one: their coordinators of its participant, and whoever takes a cut."""
+    """Executes what other shards ask of this one: their coordinators, whoever takes a cut, and brokers of sinks."""
 
     def __init__(
         self,
@@ -93,12 +95,14 @@ class Commands:
         epoch: int,
         own_cuts: OwnCuts,
         take_cut: Callable[[Sequence[LogId]], Awaitable[Cuts | NoCut]],
+        own_offsets: OwnOffsets,
     ) -> None:
         """`epoch` is that of this shard; `take_cut` takes one over all shards."""
         self._participant = participant
         self._epoch = epoch
         self._own_cuts = own_cuts
         self._take_cut = take_cut
+        self._own_offsets = own_offsets
 
     def restarted(self, shard: ShardNumber) -> None:
         """See `shard.links.Executes`."""
@@ -145,6 +149,8 @@ class Commands:
                 return lambda: _at_once(self._own_cuts.release(shard, number))
             case TakeCut(logs):
                 return lambda: self._take_cut(logs)
+            case WriteOffsets():
+                return lambda: self._own_offsets.write(body)
 
 
 async def _at_once(answer: CutAnswer) -> CutAnswer:

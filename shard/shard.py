@@ -42,6 +42,8 @@ from shard.cutting import Cutting
 from shard.directory import ShardDirectory
 from shard.holding import Commits
 from shard.links import Links, Transport
+from shard.offset_messages import OffsetsRefused, WriteOffsets
+from shard.other_offsets import OtherOffsets, OwnOffsets
 from shard.own_cuts import OwnCuts
 from shard.participant import Participant
 from shard.partitions import Partitions
@@ -99,6 +101,8 @@ class _Connections:
     routed: RoutedParticipants
     commits: Commits
     cutting: Cutting
+    own_offsets: OwnOffsets
+    other_offsets: OtherOffsets
 
 
 class Shard:
@@ -187,6 +191,16 @@ class Shard:
         """What takes cuts over several shards; None if there are no others."""
         return None if self._connections is None else self._connections.cutting
 
+    @property
+    def other_offsets(self) -> OtherOffsets | None:
+        """What has other shards write offsets of their groups; None if there are no others."""
+        return None if self._connections is None else self._connections.other_offsets
+
+    def serve_offsets(self, write: Callable[[WriteOffsets], Awaitable[OffsetsRefused | None]]) -> None:
+        """From now on `write` writes offsets of the groups that this shard has, for other shards."""
+        if self._connections is not None:
+            self._connections.own_offsets.serve(write)
+
     async def drain(self) -> None:
         """Return once everything that is placed so far is visible. Raises StorageFailure if it will not be."""
         await self.partitions.drain()
@@ -255,11 +269,12 @@ async def open_shard(
 
             commits = Commits()
             own_cuts = OwnCuts(lambda: shard, commits)
-            commands = Commands(participant, leader_epoch, own_cuts, take_cut)
+            own_offsets = OwnOffsets(directory.number, leader_epoch)
+            commands = Commands(participant, leader_epoch, own_cuts, take_cut, own_offsets)
             links = Links(leader_epoch, placement.others(directory.number), neighbours.transport, commands)
             routed = RoutedParticipants(participant, links, neighbours.shard_of, commits)
             cutting = Cutting(directory.number, own_cuts, links, neighbours.shard_of)
-            connections = _Connections(links, routed, commits, cutting)
+            connections = _Connections(links, routed, commits, cutting, own_offsets, OtherOffsets(links))
         group_journals = await _open_group_journals(
             stack, directory, settings, placement, flusher=storage.flusher, leader_epoch=leader_epoch, begun=begun
         )

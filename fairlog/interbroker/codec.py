@@ -40,6 +40,7 @@ from partition.answers import LogCut
 from shard.commands import ApplyAll, Failed, PrepareAll, Resume, SaidAll
 from shard.conversation import NOT_HEARD_OF, Command, Hello, Message, Reply, Welcome
 from shard.cut_messages import AwaitEnds, CutLogs, Cuts, Held, Hold, NoCut, Release, TakeCut
+from shard.offset_messages import OffsetsRefused, WhyNotWritten, WriteOffsets
 
 MESSAGE_BYTES_MAX = 16 << 20
 """A command about 300,000 logs. What is larger is neither sent nor read."""
@@ -57,6 +58,8 @@ _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 
 _LOG = re.compile(r"(?:t-[0-9a-f]{32}|o-offsets)-(?:0|[1-9][0-9]{0,9})", re.ASCII)
+
+_TOPIC_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 _Value = TypeVar("_Value")
 
@@ -416,6 +419,37 @@ def _to_release(item: object) -> Release:
     return Release(_to_int64(item))
 
 
+def _write_offsets(command: WriteOffsets) -> object:
+    return (
+        command.listener_epoch,
+        command.group,
+        command.transactional_id,
+        command.producer_id,
+        command.producer_epoch,
+        command.offsets,
+    )
+
+
+def _to_write_offsets(item: object) -> WriteOffsets:
+    listener_epoch, group, transactional_id, producer_id, epoch, offsets = _to_fields(item, 6, "WriteOffsets")
+    return WriteOffsets(
+        _to_epoch(listener_epoch),
+        _to_text(group),
+        _to_text(transactional_id),
+        ProducerId(_to_int64(producer_id)),
+        ProducerEpoch(_to_number(epoch, 0, _INT16_MAX)),
+        tuple([_to_offset(each) for each in _to_list(offsets)]),
+    )
+
+
+def _to_offset(item: object) -> tuple[str, int, int]:
+    topic, partition, offset = _to_fields(item, 3, "a group's offset")
+    text = _to_text(topic)
+    if _TOPIC_ID.fullmatch(text) is None:
+        raise Malformed(f"{_shown(text)} in place of a topic's id")
+    return text, _to_number(partition, 0, _INT32_MAX), _to_int64(offset)
+
+
 # Bodies of replies.
 
 
@@ -509,6 +543,15 @@ def _to_no_cut(item: object) -> NoCut:
     return NoCut(_to_text(item))
 
 
+def _offsets_refused(refused: OffsetsRefused) -> object:
+    return refused.why.value, _reason(refused.reason)
+
+
+def _to_offsets_refused(item: object) -> OffsetsRefused:
+    why, reason = _to_fields(item, 2, "OffsetsRefused")
+    return OffsetsRefused(WhyNotWritten(_to_number(why, 0, len(WhyNotWritten) - 1)), _to_text(reason))
+
+
 _COMMANDS = (
     _Kind(1, Begin, _begin, _to_begin),
     _Kind(2, Resume, _resume, _to_resume),
@@ -521,6 +564,7 @@ _COMMANDS = (
     _Kind(9, CutLogs, _question, _to_cut_logs),
     _Kind(10, Release, _hold, _to_release),
     _Kind(11, TakeCut, _question, _to_take_cut),
+    _Kind(12, WriteOffsets, _write_offsets, _to_write_offsets),
 )
 
 _ANSWERS = (
@@ -533,6 +577,7 @@ _ANSWERS = (
     _Kind(6, Held, _held, _to_held),
     _Kind(7, Cuts, _cuts, _to_cuts),
     _Kind(8, NoCut, _no_cut, _to_no_cut),
+    _Kind(9, OffsetsRefused, _offsets_refused, _to_offsets_refused),
 )
 
 _COMMAND_OF_TYPE = {kind.type: kind for kind in _COMMANDS}

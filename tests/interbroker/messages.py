@@ -31,6 +31,7 @@ from partition.answers import LogCut
 from shard.commands import ApplyAll, Failed, PrepareAll, Resume, SaidAll
 from shard.conversation import NOT_HEARD_OF, Command, Hello, Message, Reply, Welcome
 from shard.cut_messages import AwaitEnds, CutLogs, Cuts, Held, Hold, NoCut, Release, TakeCut
+from shard.offset_messages import OffsetsRefused, WhyNotWritten, WriteOffsets
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "interbroker-1.txt"
 
@@ -51,6 +52,7 @@ COMMANDS = (
     CutLogs((LOG,)),
     Release(9),
     TakeCut((LOG, OFFSETS)),
+    WriteOffsets(4, "billing", "fairlog.lane.0.totals", TXID.producer_id, TXID.epoch, ((LOG.topic, 1, 500),)),
 )
 ANSWERS = (
     None,
@@ -62,6 +64,7 @@ ANSWERS = (
     Held(True),
     Cuts({LOG: LogCut(Offset(1), Offset(500), Offset(500))}),
     NoCut("not copied yet"),
+    OffsetsRefused(WhyNotWritten.GROUP_IN_USE, "the group has members"),
 )
 EXAMPLES: tuple[Message, ...] = (
     Hello(4),
@@ -114,6 +117,7 @@ BEGINS = st.builds(Begin, TXIDS, LOG_TUPLES)
 PREPARES = st.builds(Prepare, TXIDS, LOG_EPOCHS, st.none() | EXPECTED, st.booleans())
 APPLIES = st.builds(ApplyCommit, TXIDS, LOG_TUPLES, INT64, TEXTS)
 PLACES = st.builds(Placement, LOGS, INT64, INT64)
+OFFSETS_TUPLES = st.lists(st.tuples(st.uuids().map(lambda it: it.hex), PARTITIONS, INT64), max_size=3).map(tuple)
 COMMAND_BODIES = st.one_of(
     BEGINS,
     st.builds(Resume, BEGINS),
@@ -126,6 +130,7 @@ COMMAND_BODIES = st.one_of(
     st.builds(CutLogs, LOG_TUPLES),
     st.builds(Release, INT64),
     st.builds(TakeCut, LOG_TUPLES),
+    st.builds(WriteOffsets, EPOCHS, TEXTS, TEXTS, INT64, st.integers(0, 2**15 - 1), OFFSETS_TUPLES),
 )
 ANSWER_BODIES = st.one_of(
     st.none(),
@@ -137,6 +142,7 @@ ANSWER_BODIES = st.one_of(
     st.builds(Held, st.booleans()),
     st.builds(Cuts, st.dictionaries(LOGS, st.builds(LogCut, INT64, INT64, INT64), max_size=3)),
     st.builds(NoCut, TEXTS),
+    st.builds(OffsetsRefused, st.sampled_from(WhyNotWritten), TEXTS),
 )
 MESSAGES = st.one_of(
     st.builds(Hello, EPOCHS),

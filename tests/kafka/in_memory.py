@@ -55,6 +55,7 @@ from fairlog_types import (
 )
 from partition.answers import LogCut
 from shard.cut_messages import Cuts, NoCut
+from shard.offset_messages import OffsetsRefused
 from shard.placement import Placement
 from tests.kafka.in_memory_logs import LEADER_EPOCH, MemoryDataLogs, MemoryLeaders
 
@@ -399,6 +400,27 @@ class MemoryCutting:
         return self.answer or Cuts({**self._leaders.cut(logs), **others})
 
 
+class MemoryOtherOffsets:
+    """Other shards, which take all offsets; or refuse them, as a test wants."""
+
+    def __init__(self) -> None:
+        self.refusal: OffsetsRefused | None = None
+        self.asked: list[tuple[object, ...]] = []
+
+    async def write(
+        self,
+        shard: ShardNumber,
+        group: str,
+        transactional_id: str,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        offsets: Sequence[tuple[str, int, int]],
+    ) -> OffsetsRefused | None:
+        await trio.lowlevel.checkpoint()
+        self.asked.append((shard, group, transactional_id, tuple(offsets)))
+        return self.refusal
+
+
 @dataclass
 class Memory:
     """The double, with its parts at hand."""
@@ -430,6 +452,8 @@ class Memory:
         self.data_logs = MemoryDataLogs(self.leaders)
         self.cutting = MemoryCutting(self.leaders)
         """Asked if this broker is one of several."""
+        self.other_offsets = MemoryOtherOffsets()
+        """The same."""
 
     def spread(self, shards: int, shard: int) -> None:
         """Be the broker of one of so many shards. All have started; before there are topics."""
@@ -469,6 +493,7 @@ class Memory:
             self.groups,
             self.group_configs,
             None if self.cluster.placement.shards == 1 else self.cutting,
+            None if self.cluster.placement.shards == 1 else self.other_offsets,
         )
 
     def log(self, topic: str, partition: int = 0) -> LogId:
