@@ -9,6 +9,10 @@ docs/formats/native-protocol.md says. A refusal of the node is a `NativeError`, 
 `ConnectionError` means that nothing is known of the request, and the connection is of no more use: connect anew and ask
 again. Asking again is always safe: a batch is committed once, however often it is asked for.
 
+A node of several processes has a broker for each, and a sink is at one of them. Another one answers with its address
+("not-coordinator"): the request is sent on, and so are the later ones about the sink, over a connection that is kept
+beside the first. If that breaks, so does the whole `Native`, and whoever connects anew begins at the first address.
+
 It stands on the standard library and cbor2 alone, so that executors need nothing of the node. The command line has a
 client of its own (`fairlog/cli/native_client.py`), because the node's package must not need this one, which is Spark's.
 
@@ -46,6 +50,9 @@ NOT_COPIED = "not-copied"
 LIST_TRIES = 5
 """So often topics are listed anew that are deleted between the list and the cut."""
 
+REDIRECTED_MAX = 3
+"""So often a request about a sink is sent on to the broker that is named as the sink's."""
+
 _LENGTH = struct.Struct(">I")
 
 T = TypeVar("T")
@@ -54,8 +61,10 @@ T = TypeVar("T")
 class NativeError(Exception):
     """The node has refused a request, or cannot tell whether it had an effect (`kind` is "effect-unknown")."""
 
-    def __init__(self, kind: str, sentence: str) -> None:
+    def __init__(self, kind: str, sentence: str, address: tuple[str, int] | None = None) -> None:
         super().__init__(kind, sentence)
+        self.address = address
+        """Of the broker that has to be asked instead ("not-coordinator")."""
         self.kind = kind
         """Which refusal: "another-query", "old-run", "unknown-topic", …; all are listed in the protocol's page."""
         self.sentence = sentence
@@ -165,6 +174,9 @@ class Native:
         """So long each answer is waited for; it may be changed between requests."""
         self._id = 0
         self._broken = False
+        self._sinks: dict[str, tuple[str, int]] = {}
+        """Where each sink is that is not here."""
+        self._others: dict[tuple[str, int], Native] = {}
 
     @classmethod
     def connect(cls, bootstrap: str, *, timeout_s: float = 10) -> Native:
@@ -175,7 +187,7 @@ class Native:
         """
         failures: list[str] = []
         for host, port in _addresses(bootstrap):
-            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            address = _text_of(host, port)
             try:
                 stream = socket.create_connection((host, port), timeout_s)
             except OSError as error:
@@ -201,10 +213,15 @@ class Native:
         """Close the connection. Lanes that were joined stay joined."""
         self._broken = True
         self._stream.close()
+        for other in self._others.values():
+            other.close()
 
     @property
     def is_idle(self) -> bool:
         """Whether a request may be sent: it is open, and the node has neither closed it nor said anything unasked."""
+        return self._is_idle() and all(other.is_idle for other in self._others.values())
+
+    def _is_idle(self) -> bool:
         if self._broken:
             return False
         try:
@@ -232,7 +249,8 @@ class Native:
         It is for one ordinary transactional producer, which begins a transaction, writes, flushes, and leaves the
         commit to the group. Raises NativeError, ConnectionError.
         """
-        answer = self._ask(
+        answer = self._ask_about(
+            sink,
             "join",
             {"sink": sink, "query": query, "run": run, "batch": batch, "partition": partition, "attempt": attempt},
         )
@@ -268,12 +286,12 @@ class Native:
             asked["offsets"] = {"group": offsets.group, "partitions": [list(each) for each in offsets.partitions]}
         if planned_ms is not None:
             asked["planned_ms"] = planned_ms
-        answer = self._ask("commit", asked)
+        answer = self._ask_about(sink, "commit", asked)
         return Committed(_get(answer, "already", bool), _placements(answer))
 
     def abort(self, *, sink: str, query: str, run: str, batch: int) -> None:
         """Discard what was written for the batch, which can be joined again. Raises NativeError, ConnectionError."""
-        self._ask("abort", {"sink": sink, "query": query, "run": run, "batch": batch})
+        self._ask_about(sink, "abort", {"sink": sink, "query": query, "run": run, "batch": batch})
 
     # --- cuts -----------------------------------------------------------------------------------
 
@@ -334,7 +352,7 @@ class Native:
     # --- sinks ----------------------------------------------------------------------------------
 
     def sinks(self) -> list[SinkDescription]:
-        """All sinks that the node remembers, by name. Raises NativeError, ConnectionError."""
+        """All sinks that this broker has, by name. Raises NativeError, ConnectionError."""
         found: list[SinkDescription] = []
         for item in cast("list[object]", _get(self._ask("sinks", {}), "sinks", list)):
             if not isinstance(item, dict):
@@ -359,7 +377,35 @@ class Native:
 
         Raises NativeError, ConnectionError.
         """
-        self._ask("forget", {"sink": sink})
+        self._ask_about(sink, "forget", {"sink": sink})
+
+    # --- the broker of a sink ---------------------------------------------------------------------
+
+    def _ask_about(self, sink: str, op: str, arguments: dict[str, object]) -> dict[str, object]:
+        """Ask the sink's broker, wherever it is. Raises NativeError, ConnectionError."""
+        for redirections_left in reversed(range(REDIRECTED_MAX + 1)):
+            try:
+                return self._at_broker_of(sink)._ask(op, arguments)
+            except NativeError as error:
+                if error.address is None or not redirections_left:
+                    raise
+                self._sinks[sink] = error.address
+            except ConnectionError:
+                self.close()  # the sink's broker may be another one by the time it is asked again
+                raise
+        raise AssertionError("the last try returns or raises")
+
+    def _at_broker_of(self, sink: str) -> Native:
+        """Raises ConnectionError."""
+        address = self._sinks.get(sink)
+        if address is None:
+            return self
+        if address not in self._others:
+            host, port = address
+            self._others[address] = Native.connect(_text_of(host, port), timeout_s=self.answer_s)
+        other = self._others[address]
+        other.answer_s = self.answer_s
+        return other
 
     # --- frames ---------------------------------------------------------------------------------
 
@@ -442,6 +488,8 @@ class Native:
                 return cast("dict[str, object]", cast("list[object]", answer)[2])
             case [self._id | None, str(kind), str(sentence)]:
                 raise NativeError(kind, sentence)
+            case [self._id, str(kind), str(sentence), {"host": str(host), "port": int(port)}]:
+                raise NativeError(kind, sentence, (host, port))
             case _:
                 raise ConnectionError(
                     f"{self._address} has answered another request than the one asked: {_shown(answer)}"
@@ -457,6 +505,10 @@ def _addresses(bootstrap: str) -> list[tuple[str, int]]:
             raise ValueError(f"{text!r} in {bootstrap!r} is no address; write HOST:PORT[,HOST:PORT]")
         found.append((matched["v6"] or matched["host"], int(matched["port"] or PORT_DEFAULT)))
     return found
+
+
+def _text_of(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -33,7 +33,7 @@ ANSWER_MAX_S = 60.0
 PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 2.0
 
-PASSING = ("storage", "effect-unknown", "in-use")
+PASSING = ("storage", "effect-unknown", "in-use", "not-available", "not-coordinator")
 """Refusals that end by themselves, or with the node's restart."""
 
 T = TypeVar("T")

@@ -4,7 +4,10 @@ The coordinator decides; this module translates its answers into the protocol. I
 contain a consumer group's offsets. They are written as a writer of the batch would write them, in a lane of their own
 (partition -1) that this node joins for the client, and this lane is named among the winners. So they are committed with
 the batch or not at all. Each try has an attempt number of its own, the request's serial number, so a try whose client
-has gone leaves nothing in the lane of the next one.
+has gone leaves nothing in the lane of the next one. If another broker has the group, it writes them.
+
+With several brokers a sink belongs to one of them: that which coordinates its lanes' transactional ids. The others
+refuse what is about it, and say which one it is. `sinks` tells those of the broker that is asked.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from uuid import UUID
 import structlog
 
 from coordinator.answers import Effect, GrantedToEnd, Refusal
+from coordinator.lane_ids import lane_id
 from coordinator.sinks.messages import (
     BatchCommitted,
     CommitBatch,
@@ -27,11 +31,12 @@ from coordinator.sinks.messages import (
 )
 from fairlog.broker import Broker
 from fairlog.groups.interface import is_group_id
-from fairlog.groups.offset_values import CommitRefusal, NewOffset, Sender, TransactionalProducer
+from fairlog.groups.offset_values import NewOffset, Sender, TransactionalProducer
+from fairlog.groups.offsets_for_others import in_use, not_taken
 from fairlog.native.calls import Call, log_of
 from fairlog.native.messages import NUMBER_MAX, PARTITION_MAX, Arguments, Refused, Result
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, LogKind, Placement
-from partition.answers import RefusedAppend
+from shard.offset_messages import OffsetsRefused, WhyNotWritten
 
 log = structlog.get_logger()
 
@@ -52,6 +57,7 @@ async def join(call: Call) -> Result:
     sink, query, run, batch = _batch(arguments)
     lane = Lane(sink, query, run, batch, arguments.number("partition", most=PARTITION_MAX), arguments.number("attempt"))
     arguments.end()
+    _require_here(call.broker, sink)
     match await call.broker.coordinator.join_batch(lane):
         case LaneGranted(transactional_id):
             return {"transactional_id": transactional_id}
@@ -69,6 +75,9 @@ async def commit(call: Call) -> Result:
     offsets = _offsets(arguments.fields("offsets")) if arguments.has("offsets") else None
     planned_ms = arguments.number("planned_ms") if arguments.has("planned_ms") else None
     arguments.end()
+    _require_here(call.broker, sink)
+    if not call.broker.is_alone:
+        await call.broker.cluster.catch_up()  # another broker may have made a topic a moment ago
     producer = None
     if offsets is not None:
         lane = Lane(sink, query, run, batch, OFFSETS_PARTITION, call.serial)
@@ -89,24 +98,42 @@ async def commit(call: Call) -> Result:
 async def abort(call: Call) -> Result:
     sink, query, run, batch = _batch(call.arguments)
     call.arguments.end()
+    _require_here(call.broker, sink)
     _raise_if_refused(await call.broker.coordinator.abort_batch(sink, query, run, batch))
     return {}
 
 
 async def sinks(call: Call) -> Result:
     call.arguments.end()
-    return {"sinks": [_described(call.broker, sink) for sink in call.broker.coordinator.sinks()]}
+    broker = call.broker
+    found: dict[str, object] = {"sinks": [_described(broker, sink) for sink in broker.coordinator.sinks()]}
+    if not broker.is_alone:
+        found["others"] = [[it.node_id, it.host, it.port] for it in broker.brokers() if it.node_id != broker.node_id]
+    return found
 
 
 async def forget(call: Call) -> Result:
     sink = call.arguments.text("sink")
     call.arguments.end()
+    _require_here(call.broker, sink)
     _raise_if_refused(await call.broker.coordinator.forget_sink(sink))
     return {}
 
 
 def _batch(arguments: Arguments) -> tuple[str, str, str, int]:
     return arguments.text("sink"), arguments.text("query"), arguments.text("run"), arguments.number("batch")
+
+
+def _require_here(broker: Broker, sink: str) -> None:
+    """Raises Refused if another broker has the sink. All its lanes are of one group, so one id stands for them all."""
+    any_lane = lane_id(sink, 0)
+    if broker.coordinates(any_lane):
+        return
+    there = broker.coordinator_of(any_lane)
+    if there is None:
+        raise Refused("not-available", f"the broker of sink {sink!r} has not started yet: ask again")
+    sentence = f"sink {sink!r} is at broker {there.node_id}, {there.host}:{there.port}: ask there"
+    raise Refused("not-coordinator", sentence, {"host": there.host, "port": there.port})
 
 
 # --- a consumer group's offsets -------------------------------------------------------------------
@@ -147,11 +174,8 @@ async def _write_offsets(
         NewOffset((log_of(broker, name, partition).topic, partition), offset, -1, "")
         for name, partition, offset in rows
     ]
-    if not broker.groups.is_empty(group):
-        raise Refused(
-            "group-in-use",
-            f"the consumer group {group} has members, which commit its offsets themselves: use another group",
-        )
+    if broker.coordinates_group(group) and not broker.groups.is_empty(group):
+        raise Refused("group-in-use", in_use(group))
     granted = await broker.coordinator.init_producer_id(
         transactional_id,
         min(OFFSETS_TIMEOUT_MS, broker.settings.transactions.max_timeout_ms),
@@ -161,26 +185,37 @@ async def _write_offsets(
     )
     assert not isinstance(granted, GrantedToEnd), "nothing is kept that was not asked for"
     if isinstance(granted, Refusal):
-        raise _not_taken(group, granted)
+        raise _not_written(group, not_taken(group, granted))
     producer = TransactionalProducer(transactional_id, granted.producer_id, granted.epoch, call.connection)
-    refusal = await _written(broker, producer, group, offsets)
-    if refusal is not None:
+    refused = await _written(broker, producer, group, offsets)
+    if refused is not None:
         await _give_up(call, producer)
-        raise _not_taken(group, refusal)
+        raise _not_written(group, refused)
     return producer
 
 
 async def _written(
     broker: Broker, producer: TransactionalProducer, group: str, offsets: Sequence[NewOffset]
-) -> CommitRefusal | None:
+) -> OffsetsRefused | None:
     place = broker.offsets.log_of(group)
     added = await broker.coordinator.add_logs(
         producer.transactional_id, producer.producer_id, producer.epoch, [place], producer.connection
     )
     refusal = added if isinstance(added, Refusal) else added[place]
     if refusal is not None:
-        return refusal
-    return await broker.offsets.commit_in_transaction(group, Sender(), producer, offsets)
+        return not_taken(group, refusal)
+    if broker.coordinates_group(group):
+        refusal = await broker.offsets.commit_in_transaction(group, Sender(), producer, offsets)
+        return None if refusal is None else not_taken(group, refusal)
+    assert broker.other_offsets is not None, "there are other brokers"
+    return await broker.other_offsets.write(
+        broker.shard_of_group(group),
+        group,
+        producer.transactional_id,
+        producer.producer_id,
+        producer.epoch,
+        [(*new.partition, new.offset) for new in offsets],
+    )
 
 
 async def _give_up(call: Call, producer: TransactionalProducer) -> None:
@@ -192,11 +227,19 @@ async def _give_up(call: Call, producer: TransactionalProducer) -> None:
         log.info("offsets are left to their time-out", transactional_id=producer.transactional_id, why=refusal.value)
 
 
-def _not_taken(group: str, refusal: CommitRefusal) -> Refused:
-    """The refusal for offsets that were not accepted, without effect: the batch is not committed without them."""
-    if refusal in (Refusal.STORAGE, Refusal.STORAGE_EFFECT_UNKNOWN, RefusedAppend.STORAGE):
-        return Refused("storage", f"the offsets of the consumer group {group} are not written: {refusal.value}")
-    return Refused("offsets-refused", f"the offsets of the consumer group {group} are refused: {refusal.value}")
+_KINDS = {
+    WhyNotWritten.GROUP_IN_USE: "group-in-use",
+    WhyNotWritten.REFUSED: "offsets-refused",
+    WhyNotWritten.STORAGE: "storage",
+    WhyNotWritten.STARTED_AGAIN: "not-available",
+}
+
+
+def _not_written(group: str, refused: OffsetsRefused) -> Refused:
+    """The refusal for offsets that are not in the batch: it is not committed without them."""
+    if refused.why is WhyNotWritten.STARTED_AGAIN:
+        return Refused(_KINDS[refused.why], f"the broker of the consumer group {group}: {refused.reason}; ask again")
+    return Refused(_KINDS[refused.why], refused.reason)
 
 
 # --- the coordinator's words in the protocol's ----------------------------------------------------------

@@ -208,11 +208,11 @@ class NativeConnection:
         try:
             return encode_result(request, await op(call))
         except Refused as refused:
-            kind, sentence = refused.kind, refused.sentence
+            kind, sentence, more = refused.kind, refused.sentence, refused.more
         except StorageFailure as failure:
-            kind, sentence = "storage", str(failure)
+            kind, sentence, more = "storage", str(failure), None
         statistics.note_refusal(kind)
-        return encode_refusal(request.id, kind, sentence)
+        return encode_refusal(request.id, kind, sentence, more)
 
     async def _send_frame(self, body: bytes) -> None:
         await self._send(_LENGTH.pack(len(body)) + body)

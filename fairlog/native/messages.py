@@ -38,10 +38,12 @@ Result: TypeAlias = Mapping[str, object]
 class Refused(Exception):
     """The request is not carried out, or its effect is unknown: `kind` for programs, `sentence` for people."""
 
-    def __init__(self, kind: str, sentence: str) -> None:
+    def __init__(self, kind: str, sentence: str, more: Result | None = None) -> None:
         super().__init__(kind, sentence)
         self.kind = kind
         self.sentence = sentence
+        self.more = more
+        """What programs need besides the kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,9 @@ def encode_result(request: Request, result: Result) -> bytes:
     return body
 
 
-def encode_refusal(request_id: int | None, kind: str, sentence: str) -> bytes:
+def encode_refusal(request_id: int | None, kind: str, sentence: str, more: Result | None = None) -> bytes:
     """The answer of a refused request; without an id if the request could not be read."""
-    return cbor2.dumps([request_id, kind, sentence])
+    return cbor2.dumps([request_id, kind, sentence] if more is None else [request_id, kind, sentence, more])
 
 
 class Arguments:

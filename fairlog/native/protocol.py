@@ -1,7 +1,4 @@
-"""The native protocol on Kafka's port: its ops, its statistics, and its connections.
-
-A node of several processes refuses the ops of sinks as yet: a sink's lanes would have to be on one of them.
-"""
+"""The native protocol on Kafka's port: its ops, its statistics, and its connections."""
 
 from __future__ import annotations
 
@@ -15,9 +12,8 @@ from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.log_limiter import LogLimiter
 from fairlog.edge.statistics import ApiStatistics
 from fairlog.native import batches, cuts
-from fairlog.native.calls import Call, Op
+from fairlog.native.calls import Op
 from fairlog.native.connection import OPENING, NativeConnection, Served
-from fairlog.native.messages import Refused, Result
 
 OPS: Mapping[str, Op] = {
     "join": batches.join,
@@ -30,24 +26,14 @@ OPS: Mapping[str, Op] = {
 }
 
 
-OVER_SHARDS = frozenset({"topics", "cut"})
-"""Those that a node of several processes carries out."""
-
-
-async def _refuse(call: Call) -> Result:  # noqa: ARG001 (whatever it is)
-    await trio.lowlevel.checkpoint()
-    raise Refused("several-processes", "Sinks need a node of one process as yet; start it without --processes")
-
-
 class NativeProtocol:
     """One per node. Implements `fairlog.edge.protocols.ListenerProtocol`."""
 
     opening = OPENING
 
     def __init__(self, broker: Broker) -> None:
-        ops = {name: op if broker.is_alone or name in OVER_SHARDS else _refuse for name, op in OPS.items()}
         self._served = Served(
-            broker, {name: (op, ApiStatistics(f"native {name}")) for name, op in ops.items()}, itertools.count(1)
+            broker, {name: (op, ApiStatistics(f"native {name}")) for name, op in OPS.items()}, itertools.count(1)
         )
         self.statistics = [statistics for _, statistics in self._served.ops.values()]
         """The counts of each op. Refusals are counted by kind."""

@@ -26,12 +26,12 @@ class Talker:
         return await self.receive(4)
 
     async def ask(self, op: str, **arguments: Any) -> Any:
-        """The result, or (kind, sentence)."""
+        """The result, or (kind, sentence); with what a refusal has besides, (kind, sentence, more)."""
         self._id += 1
         await self.stream.send_all(frame(cbor2.dumps([self._id, op, arguments])))
-        answered, kind, content = await self.answer()
+        answered, kind, content, *more = await self.answer()
         assert answered == self._id
-        return content if kind == "ok" else (kind, content)
+        return content if kind == "ok" else (kind, content, *more)
 
     async def answer(self) -> Any:
         (length,) = struct.unpack(">I", await self.receive(4))

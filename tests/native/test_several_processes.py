@@ -1,14 +1,18 @@
-"""The native protocol of a node that runs several processes: cuts are taken, and what is about sinks is refused."""
+"""The native protocol of a node that runs several processes: cuts are taken, and each sink is at one of them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from coordinator.lane_ids import lane_id
 from fairlog.native import cuts
-from fairlog.native.protocol import OPS
 from fairlog_types import Offset
 from partition.answers import LogCut
 from shard.cut_messages import NoCut
+from shard.offset_messages import OffsetsRefused, WhyNotWritten
 from tests.kafka.example_requests import build_batch
 from tests.kafka.in_memory import Memory
 from tests.native.talking import Talker
@@ -27,13 +31,93 @@ def memory(memory: Memory) -> Memory:
     return memory
 
 
-@pytest.mark.parametrize("op", sorted(OPS.keys() - {"topics", "cut"}))
-async def test_op_of_sinks_is_refused_with_what_to_do(talker: Talker, op: str) -> None:
-    """Its arguments do not matter, and the connection goes on."""
+BATCH: dict[str, object] = {"sink": "totals", "query": "q", "run": "r", "batch": 0}
+OPS_OF_SINKS: dict[str, dict[str, object]] = {
+    "join": {**BATCH, "partition": 0, "attempt": 0},
+    "commit": {**BATCH, "winners": []},
+    "abort": BATCH,
+    "forget": {"sink": "totals"},
+}
+
+
+def shard_of(memory: Memory, sink: str) -> int:
+    """By the rule of transactional ids: that of all its lanes is the same."""
+    (there,) = {memory.broker.coordinator_of(lane_id(sink, slot)) for slot in range(20)}
+    assert there is not None
+    return there.node_id - 7
+
+
+@pytest.mark.parametrize("op", OPS_OF_SINKS)
+async def test_op_about_a_sink_elsewhere_is_refused_with_the_address(talker: Talker, memory: Memory, op: str) -> None:
+    """For whoever asks, and in the sentence for people; and the coordinator hears nothing of it."""
+    sink = next(name for name in map(str, range(100)) if shard_of(memory, name) == 2)
     for _ in range(2):
-        kind, sentence = await talker.ask(op)
-        assert kind == "several-processes"
-        assert "start it without --processes" in sentence
+        kind, sentence, more = await talker.ask(op, **OPS_OF_SINKS[op] | {"sink": sink})
+        assert (kind, more) == ("not-coordinator", {"host": "broker-2.example", "port": 9094})
+        assert "broker-2.example:9094" in sentence
+    assert memory.coordinator.calls == []
+
+
+async def test_broker_that_has_not_started_is_refused_as_passing(talker: Talker, memory: Memory) -> None:
+    """There is no address to be sent to yet."""
+    sink = next(name for name in map(str, range(100)) if shard_of(memory, name) == 2)
+    del memory.cluster.addresses[7 + 2]
+    kind, sentence = await talker.ask("forget", sink=sink)
+    assert (kind, "ask again" in sentence) == ("not-available", True)
+
+
+async def test_sink_of_this_broker_is_served_whatever_the_separator(talker: Talker, memory: Memory) -> None:
+    """A separator in its name does not count for lanes. `sinks` names the other brokers."""
+    sink = next(name for name in (f"a::{number}" for number in range(100)) if shard_of(memory, name) == 1)
+    memory.settings = replace(memory.settings, transactions=replace(memory.settings.transactions, group_separator="::"))
+    assert shard_of(memory, sink) == 1
+    assert await talker.ask("join", **BATCH | {"sink": sink}, partition=0, attempt=0) == {
+        "transactional_id": lane_id(sink, 0)
+    }
+    found = await talker.ask("sinks")
+    assert [it["sink"] for it in found["sinks"]] == [sink]
+    assert found["others"] == [[7, "broker-0.example", 9092], [9, "broker-2.example", 9094]]
+
+
+async def committed_with_offsets(talker: Talker, memory: Memory, sink: str) -> Any:
+    """A batch with offsets of a group that another broker has."""
+    group = next(name for name in ("a", "ab", "abc", "abcd") if memory.broker.shard_of_group(name) == 2)
+    offsets = {"group": group, "partitions": [["spread", 0, 5], ["spread", 1, 6]]}
+    return await talker.ask("commit", **BATCH | {"sink": sink}, winners=[], offsets=offsets)
+
+
+def own_sink(memory: Memory) -> str:
+    return next(name for name in map(str, range(100)) if shard_of(memory, name) == 1)
+
+
+async def test_offsets_of_a_group_elsewhere_are_written_by_its_broker(talker: Talker, memory: Memory) -> None:
+    """Its log joins the lane's transaction, which is named among the winners."""
+    sink = own_sink(memory)
+    assert (await committed_with_offsets(talker, memory, sink))["already"] is False
+    topic = memory.log("spread").topic
+    ((shard, _, transactional_id, offsets),) = memory.other_offsets.asked
+    assert (shard, transactional_id, offsets) == (2, lane_id(sink, 0), ((topic, 0, 5), (topic, 1, 6)))
+    assert [call[0] for call in memory.coordinator.calls] == ["join", "init", "add", "commit"]
+    assert memory.offsets.calls == []
+
+
+@pytest.mark.parametrize(
+    ("why", "kind"),
+    [
+        (WhyNotWritten.GROUP_IN_USE, "group-in-use"),
+        (WhyNotWritten.REFUSED, "offsets-refused"),
+        (WhyNotWritten.STORAGE, "storage"),
+        (WhyNotWritten.STARTED_AGAIN, "not-available"),
+    ],
+)
+async def test_batch_is_not_committed_without_the_offsets(
+    talker: Talker, memory: Memory, why: WhyNotWritten, kind: str
+) -> None:
+    """Their lane is aborted, and the next try has one of its own."""
+    memory.other_offsets.refusal = OffsetsRefused(why, "so it is")
+    refused, sentence = await committed_with_offsets(talker, memory, own_sink(memory))
+    assert (refused, "so it is" in sentence) == (kind, True)
+    assert [call[0] for call in memory.coordinator.calls] == ["join", "init", "add", "end"]
 
 
 async def test_topics_are_those_of_the_whole_node(talker: Talker) -> None:
