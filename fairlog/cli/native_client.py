@@ -1,15 +1,18 @@
 """A small synchronous client of the native protocol for the command line: one connection, one request at a time.
 
-It has the few requests that an operator makes. Spark's driver and executors have a client of their own
-(`pyspark_fairlog/native.py`), which stands without this package; this one stands without theirs, so that the node's
-command needs no part of Spark. Two clients of one page (docs/formats/native-protocol.md) also keep each other honest.
+It has the few requests that an operator makes. With several processes each has sinks of its own: `all_sinks` asks the
+other brokers as well, which the first one names, and `forget` goes on to the one that it is sent to.
+
+Spark's driver and executors have a client of their own (`pyspark_fairlog/native.py`), which stands without this
+package; this one stands without theirs, so that the node's command needs no part of Spark. Two clients of one page
+(docs/formats/native-protocol.md) also keep each other honest.
 """
 
 from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
@@ -53,6 +56,14 @@ class Sink:
     used_ms: int
 
 
+class _Elsewhere(ClientError):
+    """Another broker has the sink."""
+
+    def __init__(self, sentence: str, address: Address) -> None:
+        super().__init__(sentence)
+        self.address = address
+
+
 class NativeConnection:
     """A connection to one node; use `connect_natively`."""
 
@@ -68,16 +79,22 @@ class NativeConnection:
                 f"the broker at {self._address} has no sinks: it is not a Fairlog node, or it is a newer version"
             )
 
-    def sinks(self) -> list[Sink]:
-        """All sinks, by name. Raises ClientError."""
-        rows = self._ask("sinks", {}).get("sinks", [])
-        if not isinstance(rows, list):
+    def sinks(self) -> tuple[list[Sink], Mapping[int, Address]]:
+        """The sinks of this broker, and the other brokers of its node. Raises ClientError."""
+        answer = self._ask("sinks", {})
+        rows, others = answer.get("sinks", []), answer.get("others", [])
+        if not isinstance(rows, list) or not isinstance(others, list):
             raise ClientError(f"the answer of {self._address} contains no list of sinks")
-        return [_sink(row) for row in cast("list[dict[str, object]]", rows)]
+        addresses = {node_id: Address(host, port) for node_id, host, port in cast("list[tuple[int, str, int]]", others)}
+        return [_sink(row) for row in cast("list[dict[str, object]]", rows)], addresses
 
     def forget(self, sink: str) -> None:
-        """Let the node forget a sink. Raises ClientError."""
-        self._ask("forget", {"sink": sink})
+        """Let the node forget a sink, whichever of its brokers has it. Raises ClientError."""
+        try:
+            self._ask("forget", {"sink": sink})
+        except _Elsewhere as elsewhere:  # every broker knows the right one
+            with connect_natively(elsewhere.address) as there:
+                there._ask("forget", {"sink": sink})
 
     def _ask(self, op: str, arguments: Mapping[str, object]) -> dict[str, object]:
         self._id += 1
@@ -89,6 +106,8 @@ class NativeConnection:
         match answer:
             case [self._id, "ok", dict()]:
                 return cast("dict[str, object]", cast("list[object]", answer)[2])
+            case [self._id, "not-coordinator", str(sentence), {"host": str(host), "port": int(port)}]:
+                raise _Elsewhere(sentence, Address(host, port))
             case [self._id | None, str(), str(sentence)]:
                 raise ClientError(sentence)
             case _:
@@ -131,6 +150,20 @@ def connect_natively(address: Address) -> Generator[NativeConnection]:
         connection = NativeConnection(address, stream)
         connection.greet()
         yield connection
+
+
+def all_sinks(bootstrap: Address) -> tuple[list[Sink], Sequence[str]]:
+    """The sinks of all brokers of a node, by name; and of each broker that does not answer, why. Raises ClientError."""
+    with connect_natively(bootstrap) as connection:
+        found, others = connection.sinks()
+    missing: list[str] = []
+    for node_id, address in others.items():
+        try:
+            with connect_natively(address) as connection:
+                found += connection.sinks()[0]
+        except ClientError as error:
+            missing.append(f"broker {node_id} does not answer ({error})")
+    return sorted(found, key=lambda it: it.sink), missing
 
 
 def _sink(row: dict[str, object]) -> Sink:

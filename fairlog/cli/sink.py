@@ -24,24 +24,27 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The sink's name: the 
 @app.command("list", epilog="\b\nExample:\n  fairlog sink list --json")
 def list_all(bootstrap: Bootstrap, json: Json = False) -> None:
     """List the sinks: the query of each, its last batch, and its number of active writers."""
-    from fairlog.cli.native_client import connect_natively
+    from fairlog.cli.native_client import all_sinks
 
-    with connect_natively(bootstrap) as connection:
-        found = connection.sinks()
+    found, missing = all_sinks(bootstrap)
     if json:
         show_json([asdict(each) for each in found])
-        return
-    rows = [(it.sink, it.query, it.batch, len(it.open_lanes), time_text(it.used_ms)) for it in found]
-    show_table(("sink", "query", "last batch", "open lanes", "last used"), rows, empty="there are no sinks")
+    else:
+        rows = [(it.sink, it.query, it.batch, len(it.open_lanes), time_text(it.used_ms)) for it in found]
+        show_table(("sink", "query", "last batch", "open lanes", "last used"), rows, empty="there are no sinks")
+    if missing:
+        raise ClientError(f"{', and '.join(missing)}; the sinks that it has are not shown")
 
 
 @app.command("describe", epilog="\b\nExample:\n  fairlog sink describe totals")
 def describe(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
     """Show a sink: its query, its last committed batch, where that is, and its active writers."""
-    from fairlog.cli.native_client import connect_natively
+    from fairlog.cli.native_client import all_sinks
 
-    with connect_natively(bootstrap) as connection:
-        found = next((each for each in connection.sinks() if each.sink == name), None)
+    sinks, missing = all_sinks(bootstrap)
+    found = next((each for each in sinks if each.sink == name), None)
+    if found is None and missing:
+        raise ClientError(f"{', and '.join(missing)}; the others have no sink {name}")
     if found is None:
         raise ClientError(f"there is no sink {name}")
     if json:

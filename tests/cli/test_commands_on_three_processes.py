@@ -9,6 +9,8 @@ import subprocess
 import pytest
 from confluent_kafka import Producer
 
+from fairlog.cli import native_client
+from pyspark_fairlog.native import Native
 from scripts.node_process import ROOT
 from tests.cli.in_process import FairlogCommand
 from tests.cli.processes import FAIRLOG
@@ -108,9 +110,27 @@ def test_transactions_of_all_brokers_are_listed_described_and_aborted(
     assert json.loads(fairlog("txn", "list", "--state", "Ongoing", "--json")[1]) == []
 
 
-@pytest.mark.parametrize("command", [("list",), ("describe", "totals"), ("forget", "totals")])
-def test_sinks_are_refused_in_one_sentence(fairlog: FairlogCommand, command: tuple[str, ...]) -> None:
-    """It says what to do."""
-    code, out, err = fairlog("sink", *command)
-    sentence = "Sinks and cuts need a node of one process as yet; start it without --processes"
-    assert (code, out, err) == (1, "", f"fairlog: {sentence}\n")
+def test_sinks_of_all_brokers_are_listed_described_and_forgotten(
+    three: ThreeProcesses, fairlog: FairlogCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each by the broker that has it, whichever is asked. One that does not answer is named, and the rest is shown."""
+    sinks = [f"sink-{number}" for number in range(6)]
+    with Native.connect(three.addresses[0], timeout_s=WAIT_S) as native:
+        for sink in sinks:
+            native.join(sink=sink, query="q", run="r", batch=0, partition=0, attempt=0)
+            native.commit(sink=sink, query="q", run="r", batch=0, winners=[])
+    listed = json.loads(fairlog("sink", "list", "--json")[1])
+    assert [each["sink"] for each in listed] == sinks
+    for sink in sinks:
+        assert json.loads(fairlog("sink", "describe", sink, "--json")[1])["batch"] == 0
+    monkeypatch.setattr(native_client, "TIMEOUT_S", 1.0)
+    with three.frozen(0):
+        code, out, err = fairlog("sink", "list")
+    shown = [line.split()[0] for line in out.splitlines()[1:]]
+    assert (code, set(shown) < set(sinks), f"broker {FIRST_NODE_ID} does not answer" in err) == (1, True, True)
+    monkeypatch.undo()
+    monkeypatch.setenv("FAIRLOG_BOOTSTRAP", three.addresses[-1])
+    for sink in sinks:
+        assert fairlog("sink", "forget", sink)[0] == 0
+    assert fairlog("sink", "list") == (0, "there are no sinks\n", "")
+    assert fairlog("sink", "forget", "totals") == (1, "", "fairlog: there is no sink 'totals'\n")
