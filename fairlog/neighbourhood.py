@@ -4,11 +4,12 @@
 
 Where the others listen, the cluster store says: each process writes its address there at its start. The listener for
 brokers is one of its own, on a port that the system picks, and speaks with those alone who know the directory's secret.
+In the process that takes cuts, backups are heard there as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
@@ -16,6 +17,8 @@ from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.interbroker.peers import Peers
 from fairlog_types import LogId, ShardNumber
 from shard.conversation import Message
+from shard.cut_messages import NoCut
+from shard.cutting import TAKER
 from shard.shard import Neighbours, Shard
 
 INTERNAL_HOST = "127.0.0.1"
@@ -37,6 +40,7 @@ class Neighbourhood:
             cluster.internal_address,
             self._receive,
             connected=self._connected,
+            while_all_hold=self._while_all_hold if cluster.shard == TAKER else None,
         )
         self.neighbours = Neighbours(cluster.placement, self._other_shard_of, self._peers)
         """What the shard is to know of the others."""
@@ -64,3 +68,8 @@ class Neighbourhood:
     def _connected(self, shard: ShardNumber) -> None:
         assert self._shard is not None
         self._shard.connected(shard)
+
+    async def _while_all_hold(self, inside: Callable[[], Awaitable[None]]) -> bool | NoCut:
+        assert self._shard is not None
+        assert self._shard.cutting is not None
+        return await self._shard.cutting.while_all_hold(inside)

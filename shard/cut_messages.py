@@ -13,7 +13,8 @@ from partition.answers import LogCut
 class AwaitEnds:
     """Wait until all that was answered in these logs before can be read. Answered with None or NoCut."""
 
-    logs: tuple[LogId, ...]
+    logs: tuple[LogId, ...] | None
+    """None: all that are led there."""
 
 
 @dataclass(frozen=True, slots=True)

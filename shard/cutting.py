@@ -15,12 +15,15 @@ end, for it was started again or was too slow, the cut is thrown away.
 Commits wait for three round trips, and for those that are under way. Between two cuts they have as long as the last one
 took, so a reader who asks again and again does not stop them. If a shard is down there is no cut, and nobody is held:
 it does not answer AwaitEnds. It gets no further question while it has one to answer, so none pile up.
+
+A backup takes its cut itself, in the files of the shards. It has the TAKER do all but CutLogs, in `while_all_hold`; to
+the coordinators this is a cut like any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import trio
 
@@ -37,6 +40,9 @@ PAUSE_MIN_S = 0.005
 """Between two cuts."""
 PAUSE_MAX_S = 0.5
 """Between two attempts, if a coordinator cannot hold: doubled each time."""
+
+
+_Found = TypeVar("_Found")
 
 
 class _NoAnswer(Exception):
@@ -79,50 +85,94 @@ class Cutting:
         (answer,) = await _answers(await self._ask({TAKER: TakeCut(tuple(logs))}), OWN_WAIT_S)
         return answer
 
+    async def while_all_hold(self, inside: Callable[[], Awaitable[None]]) -> bool | NoCut:
+        """Run `inside` while all coordinators hold, and what was answered before the call can be read in every shard.
+
+        True: they have held to the end of it. False: they have not, or could not; `inside` may not have run, or may
+        have been cancelled after HOLD_S. The same call may be made again. Only the TAKER's is called. Raises what
+        `inside` raises.
+        """
+        assert self._own == TAKER, self._own
+        by_shard = dict.fromkeys(self._links.others)
+
+        async def within_a_hold() -> bool:
+            with trio.move_on_after(HOLD_S) as holding:
+                await inside()
+            return not holding.cancelled_caught
+
+        async with self._lock:
+            try:
+                # Longer than an answer is waited for, so that who does not answer is named.
+                with trio.move_on_after(OWN_WAIT_S + HOLD_S) as waiting:
+                    refused = await self._await_ends(None, by_shard)
+                    if refused is not None:
+                        return refused
+                    await trio.sleep_until(self._earliest_s)
+                if waiting.cancelled_caught:
+                    return NoCut("what was answered before cannot be read in time")
+                return await self._while_all_hold(by_shard, within_a_hold, PAUSE_MIN_S) == (True,)
+            except _NoAnswer as none:
+                return NoCut(str(none))
+
     async def _take(self, logs: Iterable[LogId]) -> Cuts | NoCut:
         by_shard: dict[ShardNumber, list[LogId]] = {shard: [] for shard in (self._own, *self._links.others)}
         for log in logs:
             shard = self._shard_of(log)
             by_shard[self._own if shard is None else shard].append(log)
         own_logs = by_shard.pop(self._own)
-        asked = await self._ask({shard: AwaitEnds(tuple(of)) for shard, of in by_shard.items()})
-        for answer in (await self._own_cuts.await_ends(own_logs), *await _answers(asked, OWN_WAIT_S)):
-            if isinstance(answer, NoCut):
-                return answer
-        pause_s = PAUSE_MIN_S
-        while True:
-            await trio.sleep_until(self._earliest_s)
-            began_s = trio.current_time()
-            try:
-                cuts = await self._cut_while_all_hold(own_logs, by_shard)
-            finally:
-                now_s = trio.current_time()
-                self._earliest_s = now_s + max(pause_s, now_s - began_s)
-            if cuts is not None:
-                return cuts
-            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+        refused = await self._await_ends(own_logs, by_shard)
+        if refused is not None:
+            return refused
 
-    async def _cut_while_all_hold(
-        self, own_logs: Sequence[LogId], by_shard: Mapping[ShardNumber, Sequence[LogId]]
-    ) -> Cuts | None:
-        """None: a coordinator cannot hold, or has not held to the end. Raises _NoAnswer."""
-        self._holds += 1
-        number, released = self._holds, False
-        try:
-            asked = await self._ask(dict.fromkeys(by_shard, Hold(number)))
-            if not _all_held((await self._own_cuts.hold(self._own, number), *await _answers(asked, 2 * HOLD_S))):
-                return None
+        async def ends() -> Cuts:
             found = dict(self._own_cuts.cut(own_logs).by_log)
             asked = await self._ask({shard: CutLogs(tuple(of)) for shard, of in by_shard.items()})
             for cuts in await _answers(asked, HOLD_S):
                 found |= cuts.by_log
-            asked = await self._ask(dict.fromkeys(by_shard, Release(number)))
+            return Cuts(found)
+
+        pause_s = PAUSE_MIN_S
+        while True:
+            await trio.sleep_until(self._earliest_s)
+            found = await self._while_all_hold(by_shard, ends, pause_s)
+            if found is not None:
+                return found[0]
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    async def _await_ends(
+        self, own_logs: Collection[LogId] | None, by_shard: Mapping[ShardNumber, Collection[LogId] | None]
+    ) -> NoCut | None:
+        """None for logs: all of that shard."""
+        asked = await self._ask({shard: AwaitEnds(None if of is None else tuple(of)) for shard, of in by_shard.items()})
+        for answer in (await self._own_cuts.await_ends(own_logs), *await _answers(asked, OWN_WAIT_S)):
+            if isinstance(answer, NoCut):
+                return answer
+        return None
+
+    async def _while_all_hold(
+        self, others: Collection[ShardNumber], inside: Callable[[], Awaitable[_Found]], pause_s: float
+    ) -> tuple[_Found] | None:
+        """What is found inside a hold of all coordinators; at least `pause_s` must pass before the next one.
+
+        None: a coordinator cannot hold, or has not held to the end. Raises _NoAnswer, and what `inside` raises.
+        """
+        began_s = trio.current_time()
+        self._holds += 1
+        number, released = self._holds, False
+        try:
+            asked = await self._ask(dict.fromkeys(others, Hold(number)))
+            if not _all_held((await self._own_cuts.hold(self._own, number), *await _answers(asked, 2 * HOLD_S))):
+                return None
+            found = await inside()
+            asked = await self._ask(dict.fromkeys(others, Release(number)))
             released = True
             held = self._own_cuts.release(self._own, number), *await _answers(asked, HOLD_S)
-            return Cuts(found) if _all_held(held) else None
+            return (found,) if _all_held(held) else None
         finally:
             if not released:
-                self._let_go(number, by_shard)
+                self._let_go(number, others)
+            now_s = trio.current_time()
+            self._earliest_s = now_s + max(pause_s, now_s - began_s)
 
     def _let_go(self, number: int, others: Iterable[ShardNumber]) -> None:
         """End what may be held still, without waiting: who does not hear of it holds for HOLD_S at most."""

@@ -30,12 +30,14 @@ class OwnCuts:
         self._shard = shard
         self._commits = commits
 
-    async def await_ends(self, logs: Collection[LogId]) -> NoCut | None:
+    async def await_ends(self, logs: Collection[LogId] | None) -> NoCut | None:
         """Wait until what was answered in the logs before the call can be read; until this shard has recovered, too.
 
-        None: it can. For OWN_WAIT_S at most.
+        In all that are led here, if `logs` is None. None: it can. For OWN_WAIT_S at most.
         """
         await self._commits.until_recovered()
+        if logs is None:
+            logs = tuple(self._shard().partitions.by_log)
         ends = await AskedEnds.ask(self._shard(), logs, wait_s=OWN_WAIT_S)
         for log in logs:
             refusal = await ends.reached(log)

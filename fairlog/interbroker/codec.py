@@ -391,12 +391,16 @@ def _to_undecided(item: object) -> Undecided:
     return Undecided(_to_logs(logs), _to_bool(is_closed))
 
 
-def _question(question: AwaitEnds | CutLogs | TakeCut) -> object:
-    return _logs(question.logs)
+def _await_ends(question: AwaitEnds) -> object:
+    return None if question.logs is None else _logs(question.logs)
 
 
 def _to_await_ends(item: object) -> AwaitEnds:
-    return AwaitEnds(_to_logs(item))
+    return AwaitEnds(None if item is None else _to_logs(item))
+
+
+def _question(question: CutLogs | TakeCut) -> object:
+    return _logs(question.logs)
 
 
 def _to_cut_logs(item: object) -> CutLogs:
@@ -559,7 +563,7 @@ _COMMANDS = (
     _Kind(4, ApplyAll, _apply_all, _to_apply_all),
     _Kind(5, DiscardTransaction, _discard, _to_discard),
     _Kind(6, SaidAll, _said_all, _to_said_all),
-    _Kind(7, AwaitEnds, _question, _to_await_ends),
+    _Kind(7, AwaitEnds, _await_ends, _to_await_ends),
     _Kind(8, Hold, _hold, _to_hold),
     _Kind(9, CutLogs, _question, _to_cut_logs),
     _Kind(10, Release, _hold, _to_release),

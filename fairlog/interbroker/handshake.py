@@ -11,6 +11,9 @@ its side's role and all that both sides have said before the proofs: so it is wo
 the other direction, or for another shard, and the secret itself is never sent. The key for the frames is made of the
 same, under a third name (`sealing`).
 
+A tool of the data directory, which is no shard, connects under the number TOOL. It is answered on its own connection,
+so there is a second key, for the other direction.
+
 A side that finds something wrong says its own part up to there, and closes. The other side finds the same, and both
 name it.
 
@@ -31,6 +34,9 @@ from fairlog_types import ShardNumber
 VERSION = 1
 """Of the handshake, the frames and the messages together. All processes of a data directory speak the same one."""
 
+TOOL = ShardNumber(2**32 - 1)
+"""In place of a shard's number: whoever can read the directory's secret, and is none of its processes."""
+
 MAGIC = b"FLIB"
 NONCE_BYTES = 32
 PROOF_BYTES = 32
@@ -44,6 +50,7 @@ assert (_PREAMBLE.size, _INTRODUCTION.size) == (6, 104)
 _CONNECTING = b"fairlog interbroker connecting"
 _ACCEPTING = b"fairlog interbroker accepting"
 _SESSION = b"fairlog interbroker session"
+_ANSWERS = b"fairlog interbroker answers"
 
 
 class Refused(Exception):
@@ -75,7 +82,9 @@ class Handshake(ABC):
         self.expects = _PREAMBLE.size
         """How many bytes come next; 0 once both sides have proved themselves."""
         self.session_key: bytes | None = None
-        """Of this connection's frames; None until both sides have proved themselves."""
+        """Of the frames that the connecting side sends; None until both sides have proved themselves."""
+        self.answer_key: bytes | None = None
+        """Of those that the accepting side sends, to a tool; None until then, too."""
 
     @abstractmethod
     def begin(self) -> bytes:
@@ -113,6 +122,9 @@ class Handshake(ABC):
 
     def _introduction(self, to: ShardNumber) -> bytes:
         return _INTRODUCTION.pack(self._own.shard, to, _cluster_field(self._own.cluster_id), self._nonce)
+
+    def _make_keys(self, transcript: bytes) -> None:
+        self.session_key, self.answer_key = self._proof(_SESSION, transcript), self._proof(_ANSWERS, transcript)
 
     def _check_proof(self, role: bytes, transcript: bytes, proof: bytes) -> None:
         if not hmac.compare_digest(proof, self._proof(role, transcript)):
@@ -157,13 +169,13 @@ class Connecting(Handshake):
 
     def _hear_proof(self, data: bytes) -> bytes:
         self._check_proof(_ACCEPTING, self._transcript, data)
-        self.session_key = self._proof(_SESSION, self._transcript)
+        self._make_keys(self._transcript)
         self.expects = 0
         return self._proof(_CONNECTING, self._transcript)
 
 
 class Accepting(Handshake):
-    """The side that was connected to, by one of the shards `others`."""
+    """The side that was connected to, by one of `others`: shards, and TOOL if tools are heard."""
 
     def __init__(self, own: Identity, others: Collection[ShardNumber], nonce: bytes) -> None:
         super().__init__(own, nonce)
@@ -198,7 +210,7 @@ class Accepting(Handshake):
         if shard not in self._others:
             raise Refused(
                 f"it is shard {shard}, which this process has no business with: the data directory has shards "
-                f"{', '.join(map(str, sorted((*self._others, self._own.shard))))}; "
+                f"{', '.join(map(str, sorted({*self._others, self._own.shard} - {TOOL})))}; "
                 "start all processes with the same number of processes",
                 said,
             )
@@ -209,7 +221,7 @@ class Accepting(Handshake):
 
     def _hear_proof(self, data: bytes) -> bytes:
         self._check_proof(_CONNECTING, self._transcript, data)
-        self.session_key = self._proof(_SESSION, self._transcript)
+        self._make_keys(self._transcript)
         self.expects = 0
         return b""
 

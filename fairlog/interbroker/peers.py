@@ -15,6 +15,8 @@ together.
 Whoever has not proved that it knows the secret (`handshake`) can take up HANDSHAKE_S, one of STRANGERS_MAX places, of
 which the oldest is given up for a new one, and 142 bytes. Afterwards a peer that sends something else than frames of
 this connection is disconnected, with a line in the log.
+
+A tool may connect, too, if it is to be served (`serving_tools`): it is none of the peers, and there may be several.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ from fairlog.edge.frames import FrameReader
 from fairlog.edge.log_limiter import LogLimiter
 from fairlog.edge.malformed import Malformed
 from fairlog.interbroker.codec import MESSAGE_BYTES_MAX, decode_untrusted, encode
-from fairlog.interbroker.handshake import NONCE_BYTES, Accepting, Connecting, Handshake, Identity, Refused
+from fairlog.interbroker.handshake import NONCE_BYTES, TOOL, Accepting, Connecting, Handshake, Identity, Refused
 from fairlog.interbroker.sealing import TAG_BYTES, Opener, Sealer
+from fairlog.interbroker.serving_tools import WhileAllHold, serve_tool
 from fairlog_types import ShardNumber
 from shard.conversation import Message
 
@@ -63,15 +66,17 @@ class Peers:
         receive: Callable[[ShardNumber, Message], None],
         *,
         connected: Callable[[ShardNumber], None] = lambda _shard: None,
+        while_all_hold: WhileAllHold | None = None,
     ) -> None:
         """`address_of` is where a shard's process listens now, None while nobody knows. `receive` gets each message
         and who sent it; `connected` is called when messages can be sent to a shard, again after each break. Neither
-        may raise: that is our bug, and ends `run`.
+        may raise: that is our bug, and ends `run`. `while_all_hold` is what tools are served with; None: they are not.
         """
         self._own = Identity(shard, cluster_id, secret)
         self._address_of = address_of
         self._receive = receive
         self._connected = connected
+        self._while_all_hold = while_all_hold
         self._outgoing: dict[ShardNumber, _Outgoing] = {}
         """Connections over which messages can be sent."""
         self._incoming: dict[ShardNumber, trio.CancelScope] = {}
@@ -179,7 +184,8 @@ class Peers:
 
     async def _serve(self, stream: trio.SocketStream, others: frozenset[ShardNumber]) -> None:
         host = _host_of(stream)
-        handshake = Accepting(self._own, others, secrets.token_bytes(NONCE_BYTES))
+        heard = others if self._while_all_hold is None else others | {TOOL}
+        handshake = Accepting(self._own, heard, secrets.token_bytes(NONCE_BYTES))
         try:
             with trio.move_on_after(HANDSHAKE_S) as scope:
                 if len(self._strangers) >= STRANGERS_MAX:
@@ -192,11 +198,21 @@ class Peers:
             if handshake.session_key is None:
                 self._warn(host, "a connection to the brokers' listener was closed", reason="no handshake in time")
                 return
-            await self._read(handshake.peer, stream, Opener(handshake.session_key))
+            if handshake.peer != TOOL:
+                await self._read(handshake.peer, stream, Opener(handshake.session_key))
+                return
+            assert self._while_all_hold is not None
+            assert handshake.answer_key is not None
+            await serve_tool(
+                stream,
+                session_key=handshake.session_key,
+                answer_key=handshake.answer_key,
+                while_all_hold=self._while_all_hold,
+            )
         except Refused as refused:
             self._warn(host, "a connection to the brokers' listener was refused", peer=host, reason=str(refused))
         except Malformed as malformed:
-            self._warn(host, "malformed message of a shard", reason=str(malformed), action="connection closed")
+            self._warn(host, "malformed message of a shard or tool", reason=str(malformed), action="connection closed")
         except trio.BrokenResourceError:
             pass
         finally:

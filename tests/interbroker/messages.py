@@ -53,6 +53,7 @@ COMMANDS = (
     Release(9),
     TakeCut((LOG, OFFSETS)),
     WriteOffsets(4, "billing", "fairlog.lane.0.totals", TXID.producer_id, TXID.epoch, ((LOG.topic, 1, 500),)),
+    AwaitEnds(None),
 )
 ANSWERS = (
     None,
@@ -75,7 +76,7 @@ EXAMPLES: tuple[Message, ...] = (
 
 
 def golden() -> str:
-    """A handshake and a frame of each kind, in hex; what it is stands above it."""
+    """A handshake and a frame of each kind, in hex; what it is stands above it. Last, an answer under the other key."""
     secret = bytes(range(32))
     connecting = Connecting(Identity(ShardNumber(0), "MkU3OEVBNTcwNTJENDM2Qg", secret), ShardNumber(1), b"\x11" * 32)
     accepting = Accepting(Identity(ShardNumber(1), "MkU3OEVBNTcwNTJENDM2Qg", secret), {ShardNumber(0)}, b"\x22" * 32)
@@ -95,6 +96,9 @@ def golden() -> str:
     sealer = Sealer(connecting.session_key)
     for message in EXAMPLES:
         told += _lines(repr(message), ">", sealer.seal(encode(message)))
+    assert accepting.answer_key is not None
+    held = Reply(0, 0, 1, Held(True))
+    told += _lines(f"as a tool is answered: {held!r}", "<", Sealer(accepting.answer_key).seal(encode(held)))
     return "\n".join(told) + "\n"
 
 
@@ -125,7 +129,7 @@ COMMAND_BODIES = st.one_of(
     st.builds(ApplyAll, st.lists(APPLIES, max_size=3).map(tuple)),
     st.builds(DiscardTransaction, TXIDS, LOG_TUPLES),
     st.builds(SaidAll, EPOCHS, st.dictionaries(TXIDS, st.builds(Undecided, LOG_TUPLES, st.booleans()), max_size=3)),
-    st.builds(AwaitEnds, LOG_TUPLES),
+    st.builds(AwaitEnds, st.none() | LOG_TUPLES),
     st.builds(Hold, INT64),
     st.builds(CutLogs, LOG_TUPLES),
     st.builds(Release, INT64),

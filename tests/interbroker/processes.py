@@ -9,6 +9,7 @@ import trio
 
 from fairlog.interbroker.handshake import Accepting, Connecting, Handshake, Identity
 from fairlog.interbroker.peers import Peers
+from fairlog.interbroker.serving_tools import WhileAllHold
 from fairlog_types import ShardNumber
 from shard.conversation import Message
 
@@ -19,7 +20,15 @@ CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 class Process:
     """One of them. What it receives and when it is connected can be waited for."""
 
-    def __init__(self, directory: Directory, shard: int, *, cluster: str = CLUSTER, secret: bytes = SECRET) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        shard: int,
+        *,
+        cluster: str = CLUSTER,
+        secret: bytes = SECRET,
+        while_all_hold: WhileAllHold | None = None,
+    ) -> None:
         self.shard = ShardNumber(shard)
         self._directory = directory
         self._received_in, self._received = trio.open_memory_channel[tuple[ShardNumber, Message]](1000)
@@ -31,6 +40,7 @@ class Process:
             directory.addresses.get,
             lambda sender, message: self._received_in.send_nowait((sender, message)),
             connected=self._connected_in.send_nowait,
+            while_all_hold=while_all_hold,
         )
         self._scope = trio.CancelScope()
         self._ended = trio.Event()

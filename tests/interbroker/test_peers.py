@@ -271,7 +271,7 @@ async def test_frame_that_is_not_one_ends_the_connection(
         await recorded.send(wrong(key))
         assert await recorded.is_closed()
     assert a.has_received() == 0
-    assert [line["event"] for line in lines][:1] == ["malformed message of a shard"]
+    assert [line["event"] for line in lines][:1] == ["malformed message of a shard or tool"]
 
 
 async def test_second_connection_of_a_shard_takes_the_place_of_the_first(

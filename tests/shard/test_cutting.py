@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -14,10 +15,11 @@ from fairlog_types import LogId, ShardNumber
 from shard.conversation import Command, Message
 from shard.cut_messages import Cuts, Hold, NoCut
 from shard.cutting import Cutting
+from shard.ends import AskedEnds
 from shard.holding import HOLD_S
 from shard.links import REPEAT_AFTER_S
 from shard.own_cuts import OwnCuts
-from tests.shard.neighbours import Cluster, log_of, open_cluster
+from tests.shard.neighbours import Cluster, log_of, open_cluster, shard_of
 
 OWN, OTHER = log_of(0), log_of(1)
 BOTH = (OWN, OTHER)
@@ -190,3 +192,115 @@ async def test_no_hold_by_a_shard_that_has_not_recovered(tmp_path: Path) -> None
         assert waiting.cancelled_caught, "it waits for the recovery"
         await cluster.recover(ShardNumber(1))
         assert await commits.hold(ShardNumber(0), 2)
+
+
+# --- holds for who takes the cut itself, in the files -------------------------------------------------------------
+
+
+def ends_on_disk(cluster: Cluster) -> list[int]:
+    """Of both logs, as another process would find them."""
+    found: list[int] = []
+    for log in BOTH:
+        mark = cluster.shards[shard_of(log)].data_logs.mark(log)
+        assert mark is not None
+        found.append(mark.next_offset)
+    return found
+
+
+async def test_what_is_on_disk_within_a_hold_has_all_of_each_commit_or_nothing(tmp_path: Path) -> None:
+    """And all that was answered before the call, also a record that needs no decision and was not copied yet."""
+    async with open_cluster(tmp_path / "run") as cluster, committing(cluster, 0) as one, committing(cluster, 1) as two:
+        cluster.way.keep_order()
+        found: list[list[int]] = []
+
+        async def look() -> None:
+            found.append(ends_on_disk(cluster))
+            await trio.sleep(0.002)
+            assert found[-1] == ends_on_disk(cluster), "nothing begins"
+
+        for _ in range(20):
+            before = one[0] + two[0]
+            while not await cutting_of(cluster, 0).while_all_hold(look):
+                pass
+            assert found[-1][0] == found[-1][1] >= before
+        assert min(one[0], two[0]) > 3, "holds again and again let commits go on"
+
+
+async def test_hold_waits_for_the_copy_of_all_that_was_answered(tmp_path: Path) -> None:
+    """Of all logs of all shards, though none is named."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.keep_order()
+        asked: list[object] = []
+        for number in (0, 1):
+            own_cuts = cluster.running[ShardNumber(number)].shard._connections.cutting._own_cuts
+            await_ends = own_cuts.await_ends
+
+            async def noted(logs: object, number: int = number, await_ends: Any = await_ends) -> NoCut | None:
+                asked.append((number, logs))
+                return NoCut("not copied yet") if number == 1 else await await_ends(logs)
+
+            own_cuts.await_ends = noted
+
+        async def never() -> None:
+            raise AssertionError("nobody is held before it can be read")
+
+        assert await cutting_of(cluster, 0).while_all_hold(never) == NoCut("not copied yet")
+        assert sorted(asked, key=str) == [(0, None), (1, None)]
+
+
+async def test_all_logs_are_waited_for_if_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are led here."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        own_cuts = cluster.running[ShardNumber(0)].shard._connections.cutting._own_cuts
+        asked: list[object] = []
+        ask = AskedEnds.ask
+
+        async def noted(leads: Any, logs: Any, *, wait_s: float) -> AskedEnds:
+            asked.extend(logs)
+            return await ask(leads, logs, wait_s=wait_s)
+
+        monkeypatch.setattr(AskedEnds, "ask", noted)
+        assert await own_cuts.await_ends(None) is None
+        assert sorted(asked) == [OWN, log_of(0, 1)]
+
+
+async def test_hold_that_was_not_in_force_to_the_end_is_told(tmp_path: Path) -> None:
+    """Whether a coordinator has let go, or it took too long."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.keep_order()
+        commits = cluster.running[ShardNumber(1)].shard._connections.commits
+
+        async def let_go() -> None:
+            assert commits.release(ShardNumber(0), 1)
+
+        assert await cutting_of(cluster, 0).while_all_hold(let_go) is False
+        assert await cutting_of(cluster, 0).while_all_hold(trio.sleep_forever) is False
+        assert await cutting_of(cluster, 0).while_all_hold(trio.lowlevel.checkpoint) is True
+
+
+async def test_who_has_a_hold_and_fails_holds_nobody(tmp_path: Path) -> None:
+    """The commits go on at once, and so does the next cut."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.keep_order()
+
+        async def gone() -> None:
+            raise trio.BrokenResourceError
+
+        began_s = trio.current_time()
+        with pytest.raises(trio.BrokenResourceError):
+            await cutting_of(cluster, 0).while_all_hold(gone)
+        writer = await cluster.writer("t", 1)
+        await writer.write({OWN: [b"1"], OTHER: [b"2"]})
+        assert await writer.end() is None
+        assert trio.current_time() - began_s < HOLD_S / 2
+        assert await cut_of(cluster, 0) == {OWN: 1, OTHER: 1}
+
+
+async def test_nobody_is_held_for_a_backup_while_a_shard_is_down(tmp_path: Path) -> None:
+    """It says which one."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.kill(1)
+        found = await cutting_of(cluster, 0).while_all_hold(trio.lowlevel.checkpoint)
+        assert isinstance(found, NoCut)
+        assert "shard 1 has not answered in time: its process is down" in found.reason
+        assert not any(is_command(message, Hold) for _, _, message in cluster.way.carried)
