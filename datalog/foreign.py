@@ -113,13 +113,17 @@ class ForeignEnvironment:
         except lmdb.LockError as error:
             raise StorageFailure(_same_process_id(self.directory)) from error
 
+    def is_newest(self, txn: Transaction) -> bool:
+        """Whether nothing has been committed since `txn` began."""
+        return self.env.info()["last_txnid"] == txn.id()
+
     def still_peaceful(self, txn: Transaction) -> None:
         """Raise StorageFailure if what was read in `txn` may have been overwritten meanwhile.
 
         Call it before using data that was copied out of the map. LMDB does not change the pages of a committed state
         before two more commits; this refuses after one.
         """
-        if not self.locked and self.env.info()["last_txnid"] != txn.id():
+        if not self.locked and not self.is_newest(txn):
             raise StorageFailure(
                 f"{self.directory} has been written to while it was read without its lock file."
                 f" {_how_to_allow(self.directory)}"

@@ -37,7 +37,7 @@ from fairlog.cluster.features import supported_over
 from fairlog.cluster.interface import BrokerAddress
 from fairlog.config import ConfigError, Ready, Settings, advertised_address
 from fairlog.config_values import Address
-from fairlog.data_directory import CLUSTER, CLUSTER_STORE, MANIFEST
+from fairlog.data_directory import CLUSTER, CLUSTER_STORE
 from fairlog.groups.committed import CommittedOffsets
 from fairlog.groups.consumer.cluster_topics import ClusterTopics
 from fairlog.groups.consumer.service import ConsumerGroups
@@ -59,7 +59,7 @@ from fairlog.neighbourhood import INTERNAL_HOST, Neighbourhood
 from fairlog.node_view import NodeView, Parts
 from fairlog.retention.task import Retention
 from fairlog.topics import LocalTopics
-from fairlog_types import CorruptStorage, LeaderEpoch, ShardNumber, StorageFailure
+from fairlog_types import CorruptStorage, LeaderEpoch, ShardNumber
 from journal.journal import Fsync
 from shard.directory import ShardDirectory, shard_directories, shard_directory
 from shard.offsets import OffsetsLogs
@@ -125,7 +125,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             view = NodeView(_now_ms, None if settings.processes == 1 else settings.process)
             admin = await _open_admin(stack, settings, view)
             if settings.processes == 1:
-                await _take_over_backup(settings)
+                await trio.to_thread.run_sync(_take_over_backup, settings)
             directory = shard_directory(settings.data_dir, ShardNumber(settings.process))
             own_note = None if settings.processes == 1 else directory
             last_run = await trio.to_thread.run_sync(LastRun.read, settings.data_dir, own_note)
@@ -271,16 +271,14 @@ async def _open_admin(stack: AsyncExitStack, settings: Settings, view: NodeView)
     return bound
 
 
-async def _take_over_backup(settings: Settings) -> None:
-    """If the data directory is a backup, make it one of a node, before anything in it is opened."""
-    manifest = await trio.to_thread.run_sync(
-        partial(
-            take_over,
-            settings.data_dir,
-            map_bytes=settings.datalog.map_bytes,
-            fsync=Fsync(settings.journal.fsync),
-            now_ms=_now_ms(),
-        )
+def _take_over_backup(settings: Settings) -> None:
+    """If the data directory is a backup, make it one of a node, before anything in it is opened. Blocks."""
+    manifest = take_over(
+        settings.data_dir,
+        processes=settings.processes,
+        map_bytes=settings.datalog.map_bytes,
+        fsync=Fsync(settings.journal.fsync),
+        now_ms=_now_ms(),
     )
     if manifest is not None:
         sinks = None if manifest.sinks is None else len(manifest.sinks)
@@ -292,12 +290,9 @@ async def _take_over_backup(settings: Settings) -> None:
 def prepare(settings: Settings) -> None:
     """What comes before the processes of several shards start: make what they share. Blocks; for the supervisor.
 
-    Raises StoreMismatch, CorruptStorage, StorageFailure.
+    Of a backup it makes a data directory first. Raises StoreMismatch, CorruptStorage, StorageFailure.
     """
-    if (settings.data_dir / MANIFEST).exists():
-        raise StorageFailure(
-            f"{settings.data_dir} is a backup, and a restored node has one process as yet: start it without --processes"
-        )
+    _take_over_backup(settings)
     _require_cluster_store(settings)
     EmbeddedStore.prepare(
         settings.data_dir / CLUSTER,

@@ -12,14 +12,13 @@ reading before it and the reading after it; otherwise another cut is taken. A no
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator.group_history import decode_frame, read_history
 from coordinator.group_records import SINK_KINDS, SinkRecords
-from datalog.foreign import ForeignEnvironment
 from datalog.handles import Transaction
 from fairlog.backup.fences import ToldOfSinks
 from fairlog.data_directory import names_in
@@ -44,34 +43,37 @@ class _Reading:
 
 
 class GroupJournalsAround:
-    """The group journals of one shard, read around the beginning of a read transaction of its data logs."""
+    """The group journals of all shards, read around the moment at which read transactions of their data logs begin."""
 
-    def __init__(self, shard: ShardDirectory) -> None:
-        self._directory = shard.group_journals
+    def __init__(self, shards: Sequence[ShardDirectory]) -> None:
+        self._shards = shards
         self.told: Sequence[ToldOfSinks] = ()
         """Of each journal, once `begin` has been entered."""
 
     @contextmanager
-    def begin(self, environment: ForeignEnvironment) -> Generator[Transaction]:
-        """A read transaction of the data logs, of whose moment `told` tells.
+    def begin(
+        self, moment: Callable[[], AbstractContextManager[Sequence[Transaction]]]
+    ) -> Generator[Sequence[Transaction]]:
+        """The read transactions that `moment` begins, and of whose moment `told` tells.
 
-        Blocking. Raises StorageFailure as `ForeignEnvironment.begin`, if a journal cannot be read, or if there is no
-        cut without a snapshot beside it.
+        Blocking. Raises StorageFailure as `moment` does, if a journal cannot be read, or if there is no cut without a
+        snapshot beside it.
         """
         before: Sequence[_Reading] | None = None
         for _ in range(_CUTS):
-            with environment.begin() as transaction:
+            with moment() as transactions:
                 behind = self._read()
                 told = _around(before, behind)
                 if told is not None:
                     self.told = told
-                    yield transaction
+                    yield transactions
                     return
             before = behind
-        raise StorageFailure(f"the journals in {self._directory} change faster than they can be read; try again")
+        journals = " and ".join(str(shard.group_journals) for shard in self._shards)
+        raise StorageFailure(f"the journals in {journals} change faster than they can be read; try again")
 
     def _read(self) -> Sequence[_Reading]:
-        return [_read(self._directory / name) for name in names_in(self._directory)]
+        return [_read(shard.group_journals / name) for shard in self._shards for name in names_in(shard.group_journals)]
 
 
 def _around(before: Sequence[_Reading] | None, behind: Sequence[_Reading]) -> Sequence[ToldOfSinks] | None:

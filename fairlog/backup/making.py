@@ -1,14 +1,15 @@
 """Make a backup of a node that may be running: `fairlog backup`.
 
     an empty backup.json.new      so that what follows is known to be unfinished
-    the data logs of the shard    LMDB's own compacting copy: one read transaction, a consistent cut (invariant 7);
-                                  when it has begun, the group journals are read for the sinks' fences
+    the data logs                 LMDB's own compacting copy of each shard's: a read transaction of each, all as of one
+                                  moment, a consistent cut (invariant 7; `fairlog.backup.moment`);
+                                  when they have begun, the group journals are read for the sinks' fences
     cluster/data.mdb              after them, so that it knows all topics whose logs were copied, or has deleted them
     backup.json                   sizes, checksums, high watermarks, fences; written into the .new file, synced, renamed
 
 The journals are left out: everything that was visible when the copy began is in the data logs, except the fences, which
-the manifest has. The read transaction lasts as long as the copying of the data logs; meanwhile the node's file grows
-instead of using pages again.
+the manifest has. The shards are copied one after the other. Each read transaction lasts until its shard is copied;
+meanwhile that shard's file grows instead of using pages again.
 
 A backup that fails is removed, and the directory is as empty as before. One that is killed leaves `backup.json.new`.
 """
@@ -18,9 +19,10 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -34,14 +36,12 @@ from fairlog.backup.copied_logs import CopiedLogs
 from fairlog.backup.fences import fences_of
 from fairlog.backup.group_journals import GroupJournalsAround
 from fairlog.backup.manifest import CopiedFile, Manifest, encode_manifest
+from fairlog.backup.moment import Moment, of_one_shard, of_several_shards
 from fairlog.backup.source import BackupRefused, require_same_run, require_source, run_of
-from fairlog.data_directory import CLUSTER_STORE, MANIFEST, UNFINISHED, read_cluster_store
+from fairlog.data_directory import CLUSTER, CLUSTER_STORE, MANIFEST, UNFINISHED, read_cluster_store
 from fairlog_types import CorruptStorage, StorageFailure
 from journal.segment_file import sync_directory, write_all
-from shard.directory import shard_directories
-
-_Beginning = Callable[[ForeignEnvironment], AbstractContextManager[Transaction]]
-"""Begins the read transaction that is copied."""
+from shard.directory import ShardDirectory
 
 _HASHED_AT_ONCE = 1 << 20
 _LOOK_S = 0.1
@@ -72,23 +72,29 @@ def make_backup(
     """
     _require_patched_lmdb()
     run = run_of(source)
-    require_source(source)
+    shards = require_source(source)
     _make_empty(source, target)
     made_ms = now_ms()
-    (shard,) = shard_directories(source)
-    data_logs, journals = shard.name_of(shard.data_logs_file), GroupJournalsAround(shard)
-    # The cluster store is the last one to be copied.
-    beginnings: dict[str, _Beginning] = {data_logs: journals.begin, CLUSTER_STORE: ForeignEnvironment.begin}
+    data_logs = [shard.name_of(shard.data_logs_file) for shard in shards]
+    names = [*data_logs, CLUSTER_STORE]
+    journals = GroupJournalsAround(shards)
+    moment = of_one_shard if len(shards) == 1 else of_several_shards(source)
     try:
         _write(target / UNFINISHED, b"")
         sync_directory(target)
-        for name, begin in beginnings.items():
+        for name in names:
             (target / name).parent.mkdir(parents=True)
-            _copy(source / name, target / name, told, begin)
+        estimate = sum((source / name).stat().st_size for name in names)
+        _watch(
+            lambda: _copy_all(source, target, shards, journals, moment),
+            [target / name for name in names],
+            estimate,
+            told,
+        )
         require_same_run(source, run)
-        files = {name: _checked(target / name, told) for name in beginnings}
+        files = {name: _checked(target / name, told) for name in names}
         content = read_cluster_store(target)
-        copied = CopiedLogs(target / data_logs, content)
+        copied = CopiedLogs([target / name for name in data_logs], content)
         manifest = Manifest(
             cluster_id=content.node.cluster_id,
             node_id=content.node.node_id,
@@ -97,7 +103,7 @@ def make_backup(
             logs=copied.listed(),
             sinks=fences_of(journals.told, copied),
         )
-        for name in beginnings:
+        for name in names:
             for place in _between(target, target / name):
                 sync_directory(place)
         _write(target / UNFINISHED, encode_manifest(manifest))
@@ -105,10 +111,10 @@ def make_backup(
         sync_directory(target)
         sync_directory(target.parent)
     except (OSError, lmdb.Error, StorageFailure) as error:
-        _take_away(target, beginnings)
+        _take_away(target, names)
         raise BackupFailed(f"the backup into {target} failed and was removed: {_sentence(error)}") from error
     except (CorruptStorage, DamagedPage, DamagedValue) as error:
-        _take_away(target, beginnings)
+        _take_away(target, names)
         raise BackupFailed(f"the copy in {target} is damaged and was removed: {error}") from error
     return manifest
 
@@ -150,43 +156,59 @@ def _between(target: Path, file: Path) -> Iterator[Path]:
     return takewhile(lambda place: place != target, file.parents)
 
 
-def _copy(source: Path, target: Path, told: Callable[[Progress], None], begin: _Beginning) -> None:
-    """LMDB's copy in a thread, while its growth is looked at. Raises lmdb.Error, OSError."""
-    estimate = source.stat().st_size
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+def _watch(work: Callable[[], None], files: Sequence[Path], estimate: int, told: Callable[[Progress], None]) -> None:
+    """Do the work in a thread, while the growth of the files is looked at. Raises what `work` raises."""
     outcome: list[Exception] = []
 
-    def work() -> None:
+    def carry_over() -> None:
         try:
-            _copy_to(descriptor, source.parent, begin)
-            os.fsync(descriptor)
+            work()
         except Exception as error:  # noqa: BLE001 - carried over to the thread that waits
             outcome.append(error)
 
     # A daemon: nothing calls LMDB back, and an interrupted backup must not wait for it.
-    thread = threading.Thread(target=work, daemon=True)
+    thread = threading.Thread(target=carry_over, daemon=True)
     thread.start()
-    try:
-        while thread.is_alive():
-            thread.join(_LOOK_S)
-            told(Progress(f"copying {source.parent.name}", os.fstat(descriptor).st_size, estimate))
-        if outcome:
-            raise outcome[0]
-    finally:
-        if not thread.is_alive():  # else it goes on writing there, and the number must not become another file's
-            os.close(descriptor)
+    while thread.is_alive():
+        thread.join(_LOOK_S)
+        told(Progress("copying", sum(file.stat().st_size for file in files if file.exists()), estimate))
+    if outcome:
+        raise outcome[0]
 
 
-def _copy_to(descriptor: int, directory: Path, begin: _Beginning) -> None:
+def _copy_all(
+    source: Path, target: Path, shards: Sequence[ShardDirectory], journals: GroupJournalsAround, moment: Moment
+) -> None:
+    """The data logs, as of one moment, then the cluster store. Raises lmdb.Error, OSError, StorageFailure, …"""
+    with ExitStack() as stack:
+        environments = [stack.enter_context(_opened(shard.data_logs)) for shard in shards]
+        with journals.begin(partial(moment, environments)) as transactions:
+            for shard, environment, transaction in zip(shards, environments, transactions, strict=True):
+                _copy(environment, transaction, target / shard.name_of(shard.data_logs_file))
+                transaction.abort()  # the node may use its pages again, while the others are copied
+    with _opened(source / CLUSTER) as environment, environment.begin() as transaction:
+        _copy(environment, transaction, target / CLUSTER_STORE)
+
+
+@contextmanager
+def _opened(directory: Path) -> Generator[ForeignEnvironment]:
     environment = ForeignEnvironment.open(directory, databases_max=0)
     try:
         if environment.locked:
             environment.env.reader_check()  # an earlier backup that was killed holds its pages until somebody looks
-        with begin(environment) as transaction:
-            environment.env.copyfd(descriptor, compact=True, txn=transaction)
-            environment.still_peaceful(transaction)
+        yield environment
     finally:
         environment.close()
+
+
+def _copy(environment: ForeignEnvironment, transaction: Transaction, target: Path) -> None:
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+    try:
+        environment.env.copyfd(descriptor, compact=True, txn=transaction)
+        environment.still_peaceful(transaction)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _checked(path: Path, told: Callable[[Progress], None]) -> CopiedFile:

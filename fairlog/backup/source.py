@@ -1,19 +1,21 @@
 """May this data directory be backed up now? Yes, if its data logs contain everything that was reported visible.
 
-    it is spread over several shards     no: they have no moment in common to copy, and after a stop one may still hold
-                                         what another has placed (docs/decisions/0052-transactions-over-shards.md)
     a node has it and serves             yes
     a node has it and recovers           no: a transaction may be copied in part until it is ready (invariant 7)
+    no node has it, several shards       no: also after a good end one may still hold what another has placed
+                                         (docs/decisions/0052-transactions-over-shards.md)
     no node has it, cleanly closed       yes: everything was copied at the end
     no node has it, the last was killed  no: its journals have answered records that are in no data log yet
 
 Two files show that a node serves: it writes its number into `lock` when it takes the directory, and `open` into
 `last-run` when it has recovered. `require_same_run` checks whether it is still the same run: a node that was killed and
-started again while the copy began may have been recovering at that moment.
+started again while the copy began may have been recovering at that moment. Of several processes one may be started
+again alone: then the shards do not hold to the end (`fairlog.backup.moment`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from datalog.lmdb_pages import DamagedPage
@@ -27,8 +29,8 @@ from fairlog.data_directory import (
     read_cluster_store_in_use,
 )
 from fairlog.directory import is_in_use
-from fairlog_types import CorruptStorage, StorageFailure
-from shard.directory import FIRST_SHARD, shard_directories, shard_directory
+from fairlog_types import CorruptStorage, ShardNumber, StorageFailure
+from shard.directory import ShardDirectory, shard_directory
 
 _LOCK = "lock"
 
@@ -37,26 +39,26 @@ class BackupRefused(Exception):
     """The backup was not begun, and nothing was written. The message is one sentence: why, and what to do."""
 
 
-def require_source(directory: Path) -> None:
-    """Raises BackupRefused, DirectoryUnusable; OSError if the directory cannot be read."""
+def require_source(directory: Path) -> Sequence[ShardDirectory]:
+    """The shards to be copied. Raises BackupRefused, DirectoryUnusable; OSError if the directory cannot be read."""
     for name in (MANIFEST, RESTORING):
         if (directory / name).exists():
             raise BackupRefused(f"{directory} is itself a backup: copy it with any tool")
     if not (directory / CLUSTER_STORE).is_file():
         raise BackupRefused(f"{directory} is not a data directory: it does not contain {CLUSTER_STORE}")
     in_use = is_in_use(directory)
-    shards = shard_directories(directory)
-    # By the store as well: a shard whose directory is missing is not to be left out.
-    count = max(len(shards), _shards_by_store(directory, in_use=in_use))
-    if count > 1:
-        raise BackupRefused(
-            f"{directory} is spread over {count} shards, and a backup takes one shard as yet: stop the node, and "
-            "copy the directory"
-        )
-    for shard in shards or [shard_directory(directory, FIRST_SHARD)]:
+    # By the store: a shard whose directory is missing is not to be left out.
+    numbers = map(ShardNumber, range(_shards_by_store(directory, in_use=in_use)))
+    shards = [shard_directory(directory, number) for number in numbers]
+    for shard in shards:
         if not shard.data_logs_file.is_file():
             name = shard.name_of(shard.data_logs_file)
             raise BackupRefused(f"{directory} is not a data directory: it does not contain {name}")
+    if not in_use and len(shards) > 1:
+        raise BackupRefused(
+            f"no node runs in {directory}, which has {len(shards)} shards: one of them may still have in a journal "
+            "what another one has copied. Start the node, and back it up while it runs"
+        )
     ended = last_run_ended(directory)
     if in_use and not (ended == "open" and _is_of_this_run(directory)):
         raise BackupRefused(
@@ -68,6 +70,7 @@ def require_source(directory: Path) -> None:
             f"no node runs in {directory}, and the last one did not stop cleanly: its journals may contain answered "
             "records that are not in the data logs yet. Start the node, and back it up when it is ready"
         )
+    return shards
 
 
 def _shards_by_store(directory: Path, *, in_use: bool) -> int:

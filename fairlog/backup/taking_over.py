@@ -12,15 +12,16 @@
     restored-from.json
 
 Every step may be repeated. A crash between the two renamings leaves a directory that the next start finishes. Nothing
-is served meanwhile. The group journals begin anew: no transactional id is known, so a producer that had one must ask
-for it again, and gets a new producer id. This fences all producers from before the restore, on all partitions
-(invariant 9; docs/decisions/0029-backups-without-journals.md). The group journals begin with a snapshot that has each
-sink's last batch in the data logs, as if the node had just taken it.
+is served meanwhile: of several shards the supervisor takes over all, before it starts their processes. The group
+journals begin anew: no transactional id is known, so a producer that had one must ask for it again, and gets a new
+producer id. This fences all producers from before the restore, on all partitions (invariant 9;
+docs/decisions/0029-backups-without-journals.md). The group journals begin with a snapshot that has each sink's last
+batch in the data logs, as if the node had just taken it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from coordinator.group_journal import begin_with_snapshot
@@ -31,35 +32,49 @@ from datalog.environment import LmdbDataLogs
 from datalog.interface import Mark
 from fairlog.backup.making import checksum
 from fairlog.backup.manifest import BadManifest, Manifest, decode_manifest_untrusted
+from fairlog.cluster.content import StoreContent
+from fairlog.cluster.opening import StoreMismatch
 from fairlog.cluster.restored import continue_restored
-from fairlog.data_directory import CLUSTER, CLUSTER_STORE, LAST_RUN, MANIFEST, RESTORED, RESTORING, UNFINISHED
+from fairlog.data_directory import (
+    CLUSTER,
+    CLUSTER_STORE,
+    LAST_RUN,
+    MANIFEST,
+    RESTORED,
+    RESTORING,
+    UNFINISHED,
+    read_cluster_store,
+)
 from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, LogKind, StorageFailure
 from journal.segment import Fsync, JournalKind
 from journal.segment_file import begin_at, make_directory, sync_directory
 from shard.directory import FIRST_SHARD, ShardDirectory, shard_directories, shard_directory
+from shard.placement import Placement
 
 
-def take_over(directory: Path, *, map_bytes: int, fsync: Fsync, now_ms: int) -> Manifest | None:
+def take_over(directory: Path, *, processes: int, map_bytes: int, fsync: Fsync, now_ms: int) -> Manifest | None:
     """If `directory` is a backup, make a data directory of it; answer its manifest, None if it was none. Blocking.
 
-    To be called with the directory locked, before anything in it is opened. Raises CorruptStorage with a sentence if
-    the backup is unfinished, damaged or not alone; StorageFailure if the disk refuses.
+    To be called with the directory locked, before anything in it is opened, for so many `processes` with a shard each.
+    Raises StoreMismatch if it has another number of shards; CorruptStorage with a sentence if the backup is
+    unfinished, damaged or not alone; StorageFailure if the disk refuses.
     """
     try:
-        return _take_over(directory, map_bytes, fsync, now_ms)
+        return _take_over(directory, processes, map_bytes, fsync, now_ms)
     except OSError as error:
         raise StorageFailure(f"the backup in {directory} cannot be restored: {error}") from error
 
 
-def _take_over(directory: Path, map_bytes: int, fsync: Fsync, now_ms: int) -> Manifest | None:
+def _take_over(directory: Path, processes: int, map_bytes: int, fsync: Fsync, now_ms: int) -> Manifest | None:
     if (directory / RESTORING).exists():
         manifest = read_manifest(directory / RESTORING)
+        _require_shards(directory, processes)
     elif (directory / MANIFEST).exists():
         manifest = read_manifest(directory / MANIFEST)
         _require_alone(directory)
         _require_clock(directory, manifest, now_ms)
         check_files(directory, manifest)
-        _only_shard(directory)
+        _require_shards(directory, processes)
         (directory / MANIFEST).rename(directory / RESTORING)
         sync_directory(directory)
     elif (directory / UNFINISHED).exists():
@@ -69,18 +84,32 @@ def _take_over(directory: Path, map_bytes: int, fsync: Fsync, now_ms: int) -> Ma
     else:
         return None
     content = continue_restored(directory / CLUSTER, now_ms=now_ms)
-    shard = _in_its_place(_only_shard(directory))
+    for shard in map(_in_its_place, shard_directories(directory)):
+        _settle(shard, content, manifest.sinks or (), map_bytes=map_bytes, fsync=fsync, now_ms=now_ms)
+    (directory / RESTORING).rename(directory / RESTORED)
+    sync_directory(directory)
+    return manifest
+
+
+def _settle(
+    shard: ShardDirectory,
+    content: StoreContent,
+    sinks: Sequence[SinkRecord],
+    *,
+    map_bytes: int,
+    fsync: Fsync,
+    now_ms: int,
+) -> None:
+    """What is a shard's: its data logs, and journals that fit them."""
     served = {log for topic in content.served for log in topic.logs()}
     leaving = {log for topic in content.deleting for log in topic.logs()}
     for log, base in _settle_data_logs(shard.data_logs, map_bytes, served, leaving).items():
         begin_at(shard.local_journal(log), JournalKind.LOCAL, fsync, base)
-    for number, fences in _by_journal(manifest.sinks or (), content.node.group_journal_count).items():
-        begin_with_snapshot(
-            shard.group_journal(number), fsync, LeaderEpoch(content.starts), fences, timestamp_ms=now_ms
-        )
-    (directory / RESTORING).rename(directory / RESTORED)
-    sync_directory(directory)
-    return manifest
+    fences, placement = _by_journal(sinks, content.node.group_journal_count), Placement(content.shards)
+    for number in placement.group_journals(shard.number, content.node.group_journal_count):
+        if number in fences:
+            epoch = LeaderEpoch(content.started[shard.number].starts)
+            begin_with_snapshot(shard.group_journal(number), fsync, epoch, fences[number], timestamp_ms=now_ms)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -126,12 +155,20 @@ def _require_alone(directory: Path) -> None:
             )
 
 
-def _only_shard(directory: Path) -> ShardDirectory:
-    """Raises CorruptStorage: which group journal is which shard's is written nowhere yet."""
-    shards = shard_directories(directory)
-    if len(shards) != 1:
-        raise CorruptStorage(f"{directory} contains a backup of {len(shards)} shards, and a node serves one as yet")
-    return shards[0]
+def _require_shards(directory: Path, processes: int) -> None:
+    """Raises StoreMismatch; CorruptStorage if shards are missing, or too many."""
+    shards = read_cluster_store(directory).shards
+    found = [shard.number for shard in shard_directories(directory)]
+    if found != [*range(shards)]:
+        names = ", ".join(map(str, found)) or "none"
+        raise CorruptStorage(
+            f"the backup in {directory} is of {shards} shards, from 0 on, and contains {names}: it was changed"
+        )
+    if processes != shards:
+        raise StoreMismatch(
+            f"{directory} contains a backup of {shards} shard{'s' if shards > 1 else ''}, but processes is "
+            f"{processes}: start it with --processes {shards}"
+        )
 
 
 def _in_its_place(found: ShardDirectory) -> ShardDirectory:

@@ -13,6 +13,7 @@ from fairlog.backup.making import make_backup
 from fairlog.backup.manifest import Manifest
 from scripts.node_process import NodeProcess
 from tests.cli.in_process import FairlogCommand, fairlog_command
+from tests.three_processes import three as three
 
 ENVIRONMENT = {"FAIRLOG_JOURNAL_GROUP_JOURNALS": "2", "FAIRLOG_TOPICS_PARTITIONS_DEFAULT": "2"}
 

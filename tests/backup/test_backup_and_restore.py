@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from datalog.foreign import ForeignEnvironment
 from fairlog.backup import making
 from fairlog.data_directory import MANIFEST, RESTORED
 from fairlog.verify.verification import Verification
@@ -209,9 +210,9 @@ def test_topics_made_and_deleted_while_the_backup_is_made(
         assert client.produce("doomed", 1, batch([b"doomed"]))[0] == raw.NONE
     copy = making._copy
 
-    def copy_and_change(source: Path, *rest: object) -> None:
-        copy(source, *rest)  # type: ignore[arg-type]
-        if source.parent.name == "datalog":
+    def copy_and_change(environment: ForeignEnvironment, *rest: object) -> None:
+        copy(environment, *rest)  # type: ignore[arg-type]
+        if environment.directory.name == "datalog":
             admin.create_topics([NewTopic("young", 2, 1)])["young"].result(timeout=20)
             with RawClient(node.address) as client:
                 assert client.produce("young", 0, batch([b"lost"]))[0] == raw.NONE

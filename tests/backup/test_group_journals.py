@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +19,6 @@ from coordinator.group_records import (
     SinkRecord,
     encode_group,
 )
-from datalog.foreign import ForeignEnvironment
 from fairlog.backup import group_journals
 from fairlog.backup.fences import ToldOfSinks
 from fairlog.backup.group_journals import GroupJournalsAround
@@ -70,18 +69,18 @@ class Cuts:
         self.ended = 0
 
     @contextmanager
-    def begin(self) -> Generator[int]:
+    def begin(self) -> Generator[tuple[int]]:
         if self.begun < len(self._meanwhile):
             self._meanwhile[self.begun]()
         self.begun += 1
-        yield self.begun
+        yield (self.begun,)
         self.ended += 1
 
 
 def around(data_dir: Path, cuts: Cuts) -> tuple[object, list[ToldOfSinks]]:
     """The transaction that is used, and what the journals tell of its moment."""
-    journals = GroupJournalsAround(shard_in(data_dir))
-    with journals.begin(cast("ForeignEnvironment", cuts)) as transaction:
+    journals = GroupJournalsAround([shard_in(data_dir)])
+    with journals.begin(cast("Any", cuts.begin)) as (transaction,):
         assert cuts.ended == cuts.begun - 1, "of all transactions that were begun one is held"
         return transaction, list(journals.told)
 

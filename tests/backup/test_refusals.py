@@ -64,7 +64,7 @@ def backup(source: Path, tmp_path: Path) -> Path:
 
 
 def start_of(directory: Path) -> object:
-    return take_over(directory, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
+    return take_over(directory, processes=1, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
 
 
 # --- making one -----------------------------------------------------------------------------------
@@ -183,12 +183,12 @@ def test_backup_that_fails_is_taken_away(
 ) -> None:
     """A disk that fails at any point: the target is as empty as before, the source as it was; it may be tried again."""
     before = contents(source)
-    copied: list[Path] = []
+    copied: list[object] = []
     copy, write = making._copy, making._write
 
-    def failing_copy(source_file: Path, *rest: object) -> None:
-        copied.append(source_file)
-        copy(source_file, *rest)  # type: ignore[arg-type]
+    def failing_copy(environment: object, *rest: object) -> None:
+        copied.append(environment)
+        copy(environment, *rest)  # type: ignore[arg-type]
         if at == ("the first file" if len(copied) == 1 else "the second file"):
             raise OSError(28, "No space left on device")
 
@@ -332,7 +332,7 @@ def test_backup_that_is_not_whole_is_never_started_from(
 def test_backup_from_the_future_is_refused(backup: Path) -> None:
     """Ids and epochs go on from the clock: one that was set back would give out ids twice."""
     with pytest.raises(CorruptStorage, match=r"was made \d+ s after this machine.s current time: set its clock"):
-        take_over(backup, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms() - 60_000)
+        take_over(backup, processes=1, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms() - 60_000)
     assert (backup / MANIFEST).exists()
 
 

@@ -15,8 +15,9 @@ from fairlog.backup.making import make_backup
 from fairlog.backup.manifest import Manifest
 from fairlog.backup.taking_over import take_over
 from fairlog.cluster import records
+from fairlog.cluster.opening import StoreMismatch
 from fairlog.data_directory import MANIFEST, RESTORED, RESTORING, read_cluster_store
-from fairlog.directory import DirectoryUnusable, locked_directory
+from fairlog.directory import locked_directory
 from fairlog.local_reader import LocalReader
 from fairlog.verify.verification import Verification
 from fairlog_types import CorruptStorage, StorageFailure
@@ -59,33 +60,40 @@ def back_up(source: Path, target: Path) -> Manifest:
 
 
 def restore(backup: Path) -> Manifest | None:
-    return take_over(backup, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
+    return take_over(backup, processes=1, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
 
 
 # --- several shards -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_running", [False, True])
-@pytest.mark.parametrize("lacks_one", [False, True])
-def test_backup_of_several_shards_is_refused(
-    source: Path, tmp_path: Path, fairlog: FairlogCommand, is_running: bool, lacks_one: bool
+def test_backup_of_a_stopped_node_of_several_shards_is_refused(
+    source: Path, tmp_path: Path, fairlog: FairlogCommand
 ) -> None:
-    """Of a running node they would be of two moments; of a stopped one half of a transaction may be in a journal.
-
-    Also if the directory of one of them is missing: the rest would pass for all.
-    """
+    """Half of a transaction may be in a journal, also after a good end. The sentence says what to do."""
     split_in_two(source)
-    if lacks_one:
-        shutil.rmtree(source / "shards" / "1")
+    code, out, err = fairlog("backup", tmp_path / "target", "--data-dir", source)
+    assert (code, out) == (1, "")
+    assert f"no node runs in {source}, which has 2 shards: one of them may still have in a journal what" in err
+    assert "Start the node, and back it up while it runs" in err
+    assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_backup_without_one_of_the_shards_is_refused(
+    source: Path, tmp_path: Path, fairlog: FairlogCommand, is_running: bool
+) -> None:
+    """The rest would pass for all."""
+    split_in_two(source)
+    shutil.rmtree(source / "shards" / "1")
     with locked_directory(source, processes=2) if is_running else nullcontext():
         code, out, err = fairlog("backup", tmp_path / "target", "--data-dir", source)
     assert (code, out) == (1, "")
-    assert f"{source} is spread over 2 shards, and a backup takes one shard as yet: stop the node, and copy" in err
+    assert f"{source} is not a data directory: it does not contain shards/1/datalog/data.mdb" in err
     assert not (tmp_path / "target").exists()
 
 
 def test_copy_of_a_stopped_nodes_shards_is_verified(source: Path, tmp_path: Path, fairlog: FairlogCommand) -> None:
-    """It is what the refusal tells to make: the whole directory, with its journals."""
+    """The whole directory, with its journals."""
     split_in_two(source)
     shutil.copytree(source, tmp_path / "copy")
     assert fairlog("verify", tmp_path / "copy")[0] == 0
@@ -101,7 +109,7 @@ def test_backup_with_the_note_of_a_shard_of_another_run_is_refused(source: Path,
 
 
 def add_a_shard(backup: Path, *, named: bool) -> None:
-    """Make a backup of two shards of it, which no program has made yet; `named`: its manifest names the second one."""
+    """Put a second shard into a backup of one; `named`: its manifest names it."""
     shutil.copytree(shard_in(backup).path, backup / "shards" / "1")
     document = json.loads((backup / MANIFEST).read_text())
     if named:
@@ -109,19 +117,27 @@ def add_a_shard(backup: Path, *, named: bool) -> None:
     (backup / MANIFEST).write_text(json.dumps(document))
 
 
-def test_backup_of_two_shards_is_not_restored_yet(source: Path, tmp_path: Path) -> None:
-    """A node serves one. It says so before it changes anything."""
+def test_backup_with_a_shard_that_the_cluster_store_does_not_know_is_refused(source: Path, tmp_path: Path) -> None:
+    """Whoever has put it there has changed the manifest, too."""
     backup = tmp_path / "backup"
     back_up(source, backup)
     add_a_shard(backup, named=True)
-    with pytest.raises(CorruptStorage, match="contains a backup of 2 shards, and a node serves one as yet"):
+    with pytest.raises(CorruptStorage, match="is of 1 shards, from 0 on, and contains 0, 1: it was changed"):
         restore(backup)
     assert (backup / MANIFEST).exists()
-    with (
-        pytest.raises(DirectoryUnusable, match="has shards/1, which no process would serve, for processes is 1: start"),
-        locked_directory(backup),
-    ):
-        pass
+
+
+def test_backup_of_one_shard_is_refused_to_more_processes(source: Path, tmp_path: Path) -> None:
+    """In one sentence, before anything is changed, and also when the restore has begun."""
+    backup = tmp_path / "backup"
+    back_up(source, backup)
+    before = {path.read_bytes() for path in backup.rglob("*") if path.is_file()}
+    for name in (MANIFEST, RESTORING):
+        (backup / MANIFEST).rename(backup / name)
+        with pytest.raises(StoreMismatch, match="of 1 shard, but processes is 3: start it with --processes 1"):
+            take_over(backup, processes=3, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
+        assert {path.read_bytes() for path in backup.rglob("*") if path.is_file()} == before
+    assert restore(backup) is not None
 
 
 def test_shard_that_the_manifest_does_not_name_is_no_part_of_the_backup(source: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from coordinator.group_records import SinkCommittedRecord, SinkPrepareCommitRecord, SinkRecord
+from datalog.foreign import ForeignEnvironment
 from fairlog.backup import group_journals, making, taking_over
 from fairlog.backup.group_journals import GroupJournalsAround
 from fairlog.backup.manifest import decode_manifest_untrusted
@@ -206,9 +207,9 @@ def test_batch_of_a_topic_that_is_being_deleted_is_judged_by_the_others(
         records = [it for it in reading.records if not isinstance(it, SinkCommittedRecord) or it.batch < 1]
         return replace(reading, records=[*map(with_records_in_the_topic, records)])
 
-    def delete_between_the_copies(source: Path, *rest: object) -> None:
-        copy(source, *rest)  # type: ignore[arg-type]
-        if source.parent.name == "datalog":
+    def delete_between_the_copies(environment: ForeignEnvironment, *rest: object) -> None:
+        copy(environment, *rest)  # type: ignore[arg-type]
+        if environment.directory.name == "datalog":
             admin.delete_topics(["doomed"])["doomed"].result(timeout=WAIT_S)
 
     monkeypatch.setattr(group_journals, "_read", before_it_is_recorded)
@@ -309,7 +310,7 @@ def test_start_that_dies_at_the_group_journals_is_gone_on_with(
 
     monkeypatch.setattr(taking_over, "begin_with_snapshot", dying)
     with pytest.raises(Died):
-        taking_over.take_over(restored.data_dir, map_bytes=2**26, fsync=Fsync.COMMIT, now_ms=now_ms())
+        taking_over.take_over(restored.data_dir, processes=1, map_bytes=2**26, fsync=Fsync.COMMIT, now_ms=now_ms())
     monkeypatch.undo()
     restored.start()
     with Native.connect(restored.address) as driver:
