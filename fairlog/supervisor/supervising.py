@@ -3,8 +3,9 @@
     wait for processes of a killed supervisor ─▶ reserve all ports ─▶ prepare what they share ─▶ start them
     ─▶ each says on its stdout that it is ready ─▶ when all are, their lines are passed on, in order of their numbers
 
-The supervisor itself serves nothing and opens no data. Its processes write their log lines to the stderr that they
-inherit. They are in process groups of their own: a terminal's interrupt is for the supervisor alone, which tells them.
+The supervisor itself serves nothing, and opens no data but a backup, which it takes over before. Its processes write
+their log lines to the stderr that they inherit. They are in process groups of their own: a terminal's interrupt is for
+the supervisor alone, which tells them.
 """
 
 from __future__ import annotations
