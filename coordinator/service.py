@@ -356,7 +356,10 @@ class Coordinator:
                 answer = await self._executor.take_turn(entry, event)
                 if not isinstance(answer, ev.WaitForCopy):
                     return answer
-                await park(entry)
+                # Its end has woken all who wait. If they took a turn because of that, they would never rest.
+                asked_of = entry.producer
+                while entry.producer is asked_of and not self._journals.is_refusing(entry):
+                    await park(entry)
             elif entry.producer.state is IdState.PREPARING:
                 (effect,) = step(entry.producer, event)[1]
                 if isinstance(effect, ev.AnswerWith):

@@ -87,6 +87,30 @@ async def test_fifth_uncopied_commit_waits_for_room_and_is_not_refused(running, 
     assert answers == [None]
 
 
+async def test_repeated_commits_that_wait_for_room_do_not_wake_each_other(running, logs, nursery):
+    """Seed s.6 of the simulation: two such requests took turns for ever, and each turn woke the other."""
+    running.participants.copying = trio.Event()
+    granted = await running.init()
+    for _ in range(4):
+        assert await running.transaction(granted, logs[0]) is None
+    await running.add(granted, logs[0])
+    answers = []
+
+    async def fifth():
+        answers.append(await running.end(granted))
+
+    for _ in range(3):
+        nursery.start_soon(fifth)
+    with trio.fail_after(5):
+        await trio.testing.wait_all_tasks_blocked()
+    assert answers == []
+    running.participants.copying.set()
+    with trio.fail_after(5):
+        while len(answers) < 3:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+    assert answers == [None] * 3
+
+
 async def test_log_without_records_takes_part_with_none(running, logs, autojump_clock):
     """The leader of a partition that was added and not written to is told of the commit; nobody else hears of it."""
     granted = await running.init()
