@@ -172,10 +172,10 @@ def test_simulation_of_several_shards_without_faults_finds_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "seed", "verdict"),
     [
-        ("committed-before-others-can-read", "s.10", "sees a part"),
-        ("not-said-to-the-next-start", "s.5", "does not serve"),
-        ("goes-on-while-it-holds", "s.11", "cut 6 has a part"),
-        ("held-with-commits-under-way", "s.2", "cut 0 has a part"),
+        ("committed-before-others-can-read", "s.7", "is missing from"),
+        ("not-said-to-the-next-start", "s.1", "does not serve"),
+        ("goes-on-while-it-holds", "s.105", "cut 9 has a part"),
+        ("held-with-commits-under-way", "s.18", "cut 1 has a part"),
     ],
 )
 def test_simulation_of_several_shards_finds_a_planted_bug(name: str, seed: str, verdict: str) -> None:
