@@ -10,7 +10,8 @@ A transaction that has all its logs in the coordinator's shard costs what it cos
              └─ other shards: count, PREPARED, flush ──────────────────────────────────────┘
 
 Of a log that another shard leads, PREPARE_COMMIT says UNCOUNTED; its PREPARED has the count. The commands to one shard
-take effect in the order in which they were given, so its logs get each group's transactions in commit order.
+take effect in the order in which they were given, so its logs get each group's transactions in commit order. Others are
+told first, and work while this shard does its own part.
 
 A shard whose disk has failed prepares nothing, and the transaction is aborted. What is decided already waits for it: it
 is not COMMITTED before all of it can be read, and so is told again when either shard is started.
@@ -141,10 +142,10 @@ class RoutedParticipants:
                     message, logs={log: message.logs[log] for log in logs}, expected=_of(logs, message.expected)
                 )
                 (own if shard is None else others.setdefault(shard, [])).append(part)
+        asked = self._ask({shard: PrepareAll(tuple(parts)) for shard, parts in others.items()})
         preparation = self._own.prepare(own)
         if not others:
             return preparation
-        asked = self._ask({shard: PrepareAll(tuple(parts)) for shard, parts in others.items()})
         return _RoutedPreparation(preparation, others, asked)
 
     def apply(self, messages: Sequence[ApplyCommit]) -> Application:
@@ -156,8 +157,8 @@ class RoutedParticipants:
             for shard, logs in self._by_shard(message.logs).items():
                 part = ApplyCommit(message.txid, tuple(logs), message.timestamp_ms, message.group)
                 (own if shard is None else others.setdefault(shard, [])).append(part)
-        application = self._own.apply(own)
         asked = self._ask({shard: ApplyAll(tuple(parts)) for shard, parts in others.items()})
+        application = self._own.apply(own)
         return _RoutedApplication(application, messages, own, others, asked, self._commits)
 
     def discard(self, message: DiscardTransaction) -> None:

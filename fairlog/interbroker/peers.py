@@ -1,7 +1,7 @@
 """The connections between the processes of one data directory. Implements `shard.links.Transport`.
 
-    send ─▶ encode, seal ─▶ queue ─▶ writer ─▶ send_all ┈┈▶ FrameReader ─▶ open, decode ─▶ receive
-            └──────── outgoing connection of A to B ──┘     └── incoming connection of B from A ──┘
+    send ─▶ encode, seal ─▶ at once, or by a queue and its writer ┈┈▶ FrameReader ─▶ open, decode ─▶ receive
+            └───────────────── outgoing connection of A to B ──┘     └── incoming connection of B from A ──┘
 
 Each direction has a connection of its own: what A sends to B goes over the one that A has opened, so nobody has to
 settle which of two is the right one. A side keeps opening it, with a short pause, and asks for the address each time: a
@@ -9,8 +9,7 @@ process that was restarted has another port. A peer that connects is there, so i
 connection of the same peer takes the place of the first.
 
 What is sent while there is no connection, or no room in its queue, is dropped; so is what was queued when it broke.
-`shard.links` says it again, at once if `connected` has it do so. What is sent in one turn of the event loop goes out
-together.
+`shard.links` says it again, at once if `connected` has it do so.
 
 Whoever has not proved that it knows the secret (`handshake`) can take up HANDSHAKE_S, one of STRANGERS_MAX places, of
 which the oldest is given up for a new one, and 142 bytes. Afterwards a peer that sends something else than frames of
@@ -31,6 +30,7 @@ import trio
 from fairlog.edge.frames import FrameReader
 from fairlog.edge.log_limiter import LogLimiter
 from fairlog.edge.malformed import Malformed
+from fairlog.edge.sending import taken_at_once
 from fairlog.interbroker.codec import MESSAGE_BYTES_MAX, decode_untrusted, encode
 from fairlog.interbroker.handshake import NONCE_BYTES, TOOL, Accepting, Connecting, Handshake, Identity, Refused
 from fairlog.interbroker.sealing import TAG_BYTES, Opener, Sealer
@@ -251,10 +251,15 @@ class _Outgoing:
         self._filled = trio.Event()
 
     def put(self, body: bytes) -> bool:
-        """Queue a message; False if there is no room for it."""
+        """Send a message, or queue what the system does not take of it at once; False if there is no room for it."""
         if self._bytes and self._bytes + len(body) > QUEUE_BYTES_MAX:
             return False
         frame = self._sealer.seal(body)
+        if not self._bytes:
+            with suppress(OSError):  # `write` finds that the connection is broken
+                frame = frame[taken_at_once(self._stream.socket.fileno(), (frame,)) :]
+            if not frame:
+                return True
         self._queue.append(frame)
         self._bytes += len(frame)
         self._filled.set()

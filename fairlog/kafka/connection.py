@@ -36,7 +36,6 @@ storage.
 from __future__ import annotations
 
 import functools
-import os
 import struct
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -50,6 +49,7 @@ from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import FrameReader, OtherProtocol
 from fairlog.edge.hanging_up import HANG_UP_CHECK_S, has_hung_up
 from fairlog.edge.malformed import Malformed
+from fairlog.edge.sending import taken_at_once
 from fairlog.kafka.answer_budget import SMALL_ANSWER_BYTES, AnswerBudget, AnswerRoom
 from fairlog.kafka.api import Answer, Client, Deferred, HangUp
 from fairlog.kafka.router import Router, Started
@@ -375,11 +375,9 @@ class Connection:
             await self._send_gathered(self._socket, parts, _LENGTH.size + length, room)
 
     async def _send_joined(self, socket: trio.socket.SocketType, data: bytes) -> None:
-        """Send one buffer: almost always the system accepts it at once, without a turn of the event loop."""
+        """Send one buffer."""
         try:
-            sent = os.write(socket.fileno(), data)
-        except BlockingIOError:
-            sent = 0
+            sent = taken_at_once(socket.fileno(), (data,))
         except OSError as error:
             raise trio.BrokenResourceError(str(error)) from error
         if sent < len(data):
@@ -394,7 +392,7 @@ class Connection:
         while all_sent < size:
             buffers = pending[first : first + _BUFFERS_PER_SEND]
             try:
-                sent = 0 if all_sent else _taken_at_once(socket.fileno(), buffers)
+                sent = 0 if all_sent else taken_at_once(socket.fileno(), buffers)
                 sent = sent or await socket.sendmsg(buffers)
             except OSError as error:
                 raise trio.BrokenResourceError(str(error)) from error
@@ -432,11 +430,3 @@ class Connection:
             "software": f"{self._client.software_name} {self._client.software_version}".strip(),
             "connection": self._client.connection,
         }
-
-
-def _taken_at_once(fd: int, buffers: Sequence[Buffer]) -> int:
-    """How many bytes the system has taken without waiting. Raises OSError."""
-    try:
-        return os.writev(fd, buffers)
-    except BlockingIOError:
-        return 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import struct
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 
 import pytest
@@ -11,6 +12,9 @@ import structlog
 import trio
 from trio.testing import MockClock
 
+from fairlog.edge.frames import Buffer
+from fairlog.edge.sending import taken_at_once
+from fairlog.interbroker import peers
 from fairlog.interbroker.codec import MESSAGE_BYTES_MAX, decode_untrusted, encode
 from fairlog.interbroker.peers import HANDSHAKE_S, PAUSE_MAX_S, QUEUE_BYTES_MAX, STRANGERS_MAX
 from fairlog.interbroker.sealing import Opener, Sealer
@@ -124,23 +128,39 @@ async def test_sending_without_a_connection_drops_the_message(clock: MockClock, 
     a.peers.send(ShardNumber(99), Hello(1))
 
 
-async def test_messages_of_one_turn_are_sent_at_once(
+async def test_message_is_sent_in_the_step_of_the_call(
     clock: MockClock, pair: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hundred messages are one call of the system."""
+    """The system has it before anyone else runs."""
     a, b = pair
-    sizes: list[int] = []
-    send_all = trio.SocketStream.send_all
+    taken: list[int] = []
 
-    async def noted(stream: trio.SocketStream, data: bytes) -> None:
-        sizes.append(len(data))
-        await send_all(stream, data)
+    def noted(fd: int, buffers: Sequence[Buffer]) -> int:
+        taken.append(taken_at_once(fd, buffers))
+        return taken[-1]
 
-    monkeypatch.setattr(trio.SocketStream, "send_all", noted)
+    monkeypatch.setattr(peers, "taken_at_once", noted)
+    a.peers.send(b.shard, Hello(1))
+    a.peers.send(b.shard, Hello(2))
+    assert [size > 0 for size in taken] == [True, True]
+    assert [await b.receive(), await b.receive()] == [(0, Hello(1)), (0, Hello(2))]
+
+
+@pytest.mark.parametrize("takes", [0, 10], ids=["nothing", "a part"])
+async def test_what_the_system_does_not_take_at_once_follows_in_order(
+    clock: MockClock, pair: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch, takes: int
+) -> None:
+    """A frame that was sent in part is completed before the next one, which would have had room."""
+    a, b = pair
+
+    def take_less(fd: int, buffers: Sequence[Buffer]) -> int:
+        monkeypatch.undo()
+        return os.write(fd, bytes(buffers[0])[:takes]) if takes else 0
+
+    monkeypatch.setattr(peers, "taken_at_once", take_less)
     for number in range(100):
         a.peers.send(b.shard, Hello(number))
     assert [await b.receive() for _ in range(100)] == [(0, Hello(number)) for number in range(100)]
-    assert len(sizes) == 1
 
 
 async def test_wrong_secret_is_told_and_nothing_gets_through(clock: MockClock, directory: Directory) -> None:
