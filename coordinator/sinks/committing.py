@@ -219,8 +219,15 @@ class Committing:
             prepared = await outcome_of(preparation)
             if prepared.refused:
                 return _cannot_prepare(sink.name, message.batch, prepared.refused), sink.end(ending)
-            counts = {txid: {**expected, **prepared.counts.get(txid, {})} for txid, expected in counts.items()}
-            await self._make_room(entry, message, winners)
+            counts = {
+                txid: _counted_there(expected, prepared.counts.get(txid, {})) for txid, expected in counts.items()
+            }
+            try:
+                await self._make_room(entry, message, winners)  # others may have taken what there was
+            except NoFiles as failure:
+                _log.warning("refused for want of file descriptors", failure=str(failure))
+                sentence = f"batch {message.batch} of sink {sink.name!r} is not committed: {failure}"
+                return SinkRefused(SinkRefusal.LANE_ABORTED, f"{sentence}; write the batch again"), sink.end(ending)
         number = executor.journals[entry.journal].next_commit_number
         parts = self._counted(transactions, counts, number)
         if isinstance(parts, SinkRefused):
@@ -454,6 +461,11 @@ def _cannot_prepare(sink: str, batch: int, refused: Mapping[LogId, str]) -> Sink
         SinkRefusal.LANE_ABORTED,
         f"batch {batch} of sink {sink!r} cannot be committed: {log}: {why}; write the batch again",
     )
+
+
+def _counted_there(expected: Mapping[LogId, Expected], counts: Mapping[LogId, Expected]) -> Mapping[LogId, Expected]:
+    """What the logs hold, with the counts of other shards. A log that was deleted there meanwhile is left out."""
+    return {log: it for log, it in expected.items() if it.records != UNCOUNTED} | dict(counts)
 
 
 def _release(held: Sequence[IdEntry]) -> None:

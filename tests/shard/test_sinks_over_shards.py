@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 from coordinator.lane_ids import group_of_sink
+from coordinator.sinks.committing import Committing
 from coordinator.sinks.messages import BatchCommitted, CommitBatch, Lane, LaneGranted, SinkRefusal, SinkRefused, Winner
 from coordinator.transaction_groups import journal_of
 from fairlog_types import LogId, ShardNumber
-from tests.shard.neighbours import COUNT, Cluster, log_of, open_cluster
+from journal.journal import NoFiles
+from tests.shard.neighbours import COUNT, Cluster, log_of, open_cluster, shard_of
 
 OWN, OTHER = log_of(0), log_of(1)
 SINK = next(name for name in map(str, range(100)) if journal_of(group_of_sink(name), COUNT) == 0)
@@ -67,6 +70,46 @@ async def test_another_count_is_refused_before_anything_is_decided(tmp_path: Pat
         refused = await cluster.coordinator(0).commit_batch(wrong)
         assert isinstance(refused, SinkRefused)
         assert refused.why is SinkRefusal.WRONG_COUNT
+        await write(cluster, 0)
+        assert isinstance(await commit(cluster, 0), BatchCommitted)
+        assert await cluster.values(OWN, OTHER) == times(1)
+
+
+@pytest.mark.parametrize("deleted", [OWN, OTHER], ids=["own", "other"])
+async def test_batch_goes_without_a_log_that_is_deleted_meanwhile(tmp_path: Path, deleted: LogId) -> None:
+    """What it has held is counted by nobody, and the other logs do not suffer, whichever shard has led it."""
+    async with open_cluster(tmp_path) as cluster:
+        await write(cluster, 0)
+        await cluster.shards[shard_of(deleted)].drop([deleted])
+        done = await commit(cluster, 0)
+        assert isinstance(done, BatchCommitted), done
+        (left,) = {OWN, OTHER} - {deleted}
+        assert {it.log for it in done.placements} == {left}
+        assert await cluster.values(left) == {left: times(1)[left]}
+
+
+async def test_want_of_files_after_the_counts_aborts_the_batch_and_refuses_no_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While other shards count, other commits may take the room that was made. The next try is good."""
+    async with open_cluster(tmp_path) as cluster:
+        await write(cluster, 0)
+        make_room = Committing._make_room
+        calls = [0]
+
+        async def without_files(*arguments: Any) -> None:
+            calls[0] += 1
+            if calls[0] == 2:
+                raise NoFiles("too many open files")
+            await make_room(*arguments)
+
+        monkeypatch.setattr(Committing, "_make_room", without_files)
+        refused = await commit(cluster, 0)
+        assert isinstance(refused, SinkRefused)
+        assert refused.why is SinkRefusal.LANE_ABORTED
+        assert "too many open files" in refused.sentence
+        assert calls == [2]
+        assert cluster.shards[ShardNumber(0)].failure is None
         await write(cluster, 0)
         assert isinstance(await commit(cluster, 0), BatchCommitted)
         assert await cluster.values(OWN, OTHER) == times(1)
