@@ -21,6 +21,9 @@ POWER_CUTS = 4
 ANSWERS_PER_LIFE = 6
 ANSWER_WAIT_S = 60.0
 TOPIC = "large"
+LONG_FLUSH_S = 0.3
+"""Longer than a loaded machine takes from an answer to the kill: the next flush shall still be under way then."""
+
 SMALL_SEGMENTS = {
     "FAIRLOG_JOURNAL_SEGMENT_BYTES_MAX": str(4 * 2**20),
     "FAIRLOG_REQUESTS_MESSAGE_BYTES_MAX": str(2**20),
@@ -37,7 +40,7 @@ def value_of(number: int) -> bytes:
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
     ledger = {lossy_disk.LEDGER_VARIABLE: str(tmp_path / "ledger")}
-    environment = SMALL_SEGMENTS | ledger | uneven_flushes.environment(1)
+    environment = SMALL_SEGMENTS | ledger | uneven_flushes.environment(1, long_s=LONG_FLUSH_S)
     node = NodeProcess(tmp_path / "data", environment, program=lossy_disk.PROGRAM)
     node.start()
     yield node

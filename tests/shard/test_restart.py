@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+import trio
 from structlog.testing import capture_logs
 
 from coordinator.messages import Expected
@@ -249,6 +250,13 @@ def cut(directory: Path, log: LogId, to_bytes: int = 64) -> None:
     segment.write_bytes(content[:to_bytes].ljust(len(content), b"\0"))
 
 
+async def segment_named(directory: Path, log: LogId) -> None:
+    """Wait until a thread has given the log's first segment its name: with fsync=interval no answer waits for that."""
+    with trio.fail_after(10):
+        while not list((directory / JOURNALS / str(log)).glob("*.journal")):  # noqa: ASYNC110
+            await trio.sleep(0.001)
+
+
 async def test_restart_without_the_journals_durable_tail_is_refused(open_run, tmp_path: Path) -> None:
     """With fsync=commit nothing that was copied can be missing in the journal: something took it away."""
     async with open_run() as run:
@@ -276,6 +284,7 @@ async def test_restart_without_the_journals_undurable_tail_goes_on_at_the_mark(
         await run.partitions.drain()
         await run.plain(A, b"w", producer_id=3, epoch=0, sequence=1)
         await run.partitions.drain()
+        await segment_named(run.directory, A)
         crashed = run.crash(tmp_path / "crashed")
     if lost == "tail":
         cut(crashed, A)
