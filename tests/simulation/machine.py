@@ -247,6 +247,8 @@ class Machine:
         self._rng = world.stream("machine")
         self._rng_of_commits = world.stream("commits of the data logs")
         self._life: trio.CancelScope | None = None
+        self._alive: trio.CancelScope | None = None
+        """While it serves: what ends with its time."""
         self._stopped = False
         """All but the files is stopped in good order."""
         self._died = ""
@@ -341,6 +343,11 @@ class Machine:
         if self.world.crashed and self._life is not None:
             self._life.cancel()
 
+    def end_now(self) -> None:
+        """Let the run that serves end as it will when its time is up."""
+        if self._alive is not None:
+            self._alive.cancel()
+
     def heal(self) -> None:
         """From now on the disk and the network do what they should."""
         self.calls.faults.write_error = self.calls.faults.sync_error = self.calls.faults.commit_error = 0.0
@@ -418,7 +425,7 @@ class Machine:
                         raise Crashed
                     self.node = node
                     self.came_up.set()
-                    with trio.move_on_after(death.after_s):
+                    with trio.move_on_after(death.after_s) as self._alive:
                         await until.wait()
                     if death.kind != "stop" and not until.is_set():
                         self._crash("when its time was up")

@@ -60,6 +60,8 @@ SETTLED_S = 60.0
 """So long it may take until nothing is open any more, once all processes are up."""
 SERVES_S = 60.0
 """So long a process may take to start: by then all others have been up, and well, at some time."""
+RESTARTED_S = 10.0
+"""So long after its disk has failed a process that serves is restarted by its operator, if it does not end before."""
 
 
 class Placed:
@@ -99,6 +101,8 @@ class ShardMachine(Machine):
         self._links: trio.Nursery | None = None
         self._placed = where
         self._everywhere = False
+        self._failed_s: float | None = None
+        """When it was seen that the disk of the node that serves has failed."""
 
     def neighbours(self) -> Neighbours | None:
         assert self.way is not None
@@ -134,6 +138,19 @@ class ShardMachine(Machine):
 
         assert self._links is not None
         self._links.start_soon(close_links)
+
+    def step(self) -> None:
+        """Be the operator, too: others that start may have to wait for this process (docs/operating.md)."""
+        super().step()
+        if self.node is None or self.node.shard.failure is None:
+            self._failed_s = None
+        elif self._failed_s is None:
+            self._failed_s = trio.current_time()
+        elif trio.current_time() >= self._failed_s + RESTARTED_S:
+            self._failed_s = None
+            self.world.note("operator", f"restarts process {self.number}, whose disk has failed")
+            self.world.count("restarts after a failure of the disk")
+            self.end_now()
 
     def is_copied(self, transaction: Transaction) -> bool:
         """Whether its coordinator, if that serves, says that all of its producer's commits are visible everywhere.
