@@ -433,14 +433,16 @@ class Settings:
     processes: int = key(
         1,
         _read_processes,
-        f"Processes that serve the data directory, each a broker of its own to clients; at most {PROCESSES_MAX}. auto: "
-        "one for each core that the node may use. Fixed at the very first start of a data directory: a different "
-        "number is refused.",
+        f"Processes that may serve the data directory; at most {PROCESSES_MAX}. auto: one for each core that the node "
+        "may use. The very first start makes a shard for each, which is a broker of its own to clients. Later there "
+        "may be more processes, or as few as have a shard; fairlog shard adds and moves shards.",
     )
-    process: int = 0
-    """Which of the processes has these settings, from 0: no key, for the supervisor says so."""
+    shard: int = 0
+    """Which shard is served with these settings, from 0: no key, for the supervisor says so."""
+    shards: int = 1
+    """How many there are: no key, for the data directory says so."""
     admin_listeners: tuple[Address, ...] = ()
-    """Where the admin listener of each process is, by number, if there are several processes: no key either."""
+    """Where the admin listener of each shard is, by number, if there are several: no key either."""
     stop_grace_ms: int = key(
         10_000,
         whole(0),

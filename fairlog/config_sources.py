@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
 from fairlog.config import ENVIRONMENT_PREFIX, KEYS, PROCESS_VARIABLE, ConfigError, GroupSettings, Settings
-from fairlog.config_values import FirstAddress, Untyped, read_secret
+from fairlog.config_values import Untyped, read_secret
 
 _FLAGS = {"admin.listen": "--admin"}
 """Flags that are not called like their key."""
@@ -175,18 +175,8 @@ def _check_consumer_groups(groups: GroupSettings) -> None:
         )
 
 
-def _check_processes(settings: Settings) -> None:
-    for name, address in (("listen", settings.listen), ("advertised", settings.advertised)):
-        if isinstance(address, FirstAddress) and (count := 1 + len(address.others)) != settings.processes:
-            raise ConfigError(
-                f"{name} has {count} addresses and processes is {settings.processes}: one HOST:PORT is needed, or one "
-                "for each process"
-            )
-
-
 def _check(settings: Settings) -> None:
     """What must hold between keys."""
-    _check_processes(settings)
     transactions, requests, journal = settings.transactions, settings.requests, settings.journal
     if transactions.min_timeout_ms > transactions.max_timeout_ms:
         raise ConfigError(

@@ -13,8 +13,8 @@ has looked at anything else. Its journals are not read any more, nor are its fil
 place: what belongs to a shard lay in the data directory itself. So it does in backups of earlier versions, which are
 read and restored.
 
-Several processes that serve one data directory are one node: their supervisor holds `DATA/lock`, and each of them
-`DATA/shards/<number>/lock` of its shard, to its very end. When a supervisor is killed its processes follow it, a moment
+Several processes that serve one data directory are one node: their supervisor holds `DATA/lock`, and who serves a shard
+`DATA/shards/<number>/lock`, to the very end. When a supervisor is killed its processes follow it, a moment
 later; the next supervisor finds by these locks that some are not gone yet, and waits.
 """
 
@@ -50,6 +50,9 @@ _NO_SIGNS = frozenset(
         "admin-token.new",
         "broker-secret",
         "broker-secret.new",
+        "allotment",
+        "allotment.new",
+        "supervisor.sock",
         "lost+found",
     }
 )
@@ -73,8 +76,8 @@ class DirectoryUnusable(Exception):
 
 
 @contextmanager
-def locked_directory(directory: Path, *, processes: int = 1) -> Generator[None]:
-    """Hold `directory`, making it if need be, for so many processes with a shard each.
+def locked_directory(directory: Path) -> Generator[None]:
+    """Hold `directory`, making it if need be.
 
     Raises DirectoryInUse, DirectoryUnusable.
     """
@@ -84,7 +87,6 @@ def locked_directory(directory: Path, *, processes: int = 1) -> Generator[None]:
             sync_directory(directory.parent)  # a start that was killed may have made the directory, and not come here
         _refuse_foreign(directory)
         require_present_layout(directory)
-        _refuse_more_shards(directory, processes)
         descriptor = _open_lock(directory)
     except FileExistsError as error:
         raise DirectoryUnusable(f"cannot use the data directory {directory}: Not a directory") from error
@@ -99,7 +101,7 @@ def locked_directory(directory: Path, *, processes: int = 1) -> Generator[None]:
 
 
 def hold_shard(data_dir: Path, number: ShardNumber) -> int:
-    """Hold a shard, making its directory if need be: until the process ends, or the answer, a descriptor, is closed.
+    """Hold a shard, making its directory if need be, until the answer, a descriptor, is closed.
 
     Blocks for some seconds while another process has it. Raises DirectoryInUse, DirectoryUnusable.
     """
@@ -174,16 +176,6 @@ def require_present_layout(directory: Path) -> None:
         raise DirectoryUnusable(
             f"{directory} was written by an earlier Fairlog, whose layout and journals this one does not read: go on "
             "with that version, or make a backup with it (fairlog backup) and start this one in a copy of the backup"
-        )
-
-
-def _refuse_more_shards(directory: Path, processes: int) -> None:
-    """The records of a shard without a process would seem to be gone."""
-    shards = shard_directories(directory)
-    if any(shard.number >= processes for shard in shards):
-        raise DirectoryUnusable(
-            f"{directory} has {shards[-1].name}, which no process would serve, for processes is {processes}: start it "
-            "with the number of processes (--processes) with which it was made"
         )
 
 

@@ -187,7 +187,9 @@ def _topics_in(content: Mapping[bytes, bytes], directory: Path) -> list[Topic]:
                 "run the version of Fairlog that wrote it, or a newer one"
             )
         found = [
-            records.decode_topic(key, value) for key, value in content.items() if key.startswith(records.TOPIC_PREFIX)
+            records.decode_topic(key, value, 1)
+            for key, value in content.items()
+            if key.startswith(records.TOPIC_PREFIX)
         ]
     except KeyError as error:
         raise CorruptStorage(f"the cluster store {directory / 'data.mdb'} lacks the record {error}") from error

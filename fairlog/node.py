@@ -122,12 +122,12 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 stack.push_async_callback(listener.aclose)
             advertised = advertised_address(settings, _bound_to(listeners))
             started = trio.current_time()
-            view = NodeView(_now_ms, None if settings.processes == 1 else settings.process)
+            view = NodeView(_now_ms, None if settings.shards == 1 else settings.shard)
             admin = await _open_admin(stack, settings, view)
-            if settings.processes == 1:
+            if settings.shards == 1:
                 await trio.to_thread.run_sync(_take_over_backup, settings)
-            directory = shard_directory(settings.data_dir, ShardNumber(settings.process))
-            own_note = None if settings.processes == 1 else directory
+            directory = shard_directory(settings.data_dir, ShardNumber(settings.shard))
+            own_note = None if settings.shards == 1 else directory
             last_run = await trio.to_thread.run_sync(LastRun.read, settings.data_dir, own_note)
             cluster = await _open_cluster(stack, settings)
             live = LiveSettings(replace(settings, node_id=cluster.node_id), cluster)
@@ -263,7 +263,7 @@ async def _open_admin(stack: AsyncExitStack, settings: Settings, view: NodeView)
     else:
         token = settings.admin.token.text
     files = await trio.to_thread.run_sync(assets.load)
-    shards = Shards(settings.process, settings.admin_listeners) if settings.admin_listeners else None
+    shards = Shards(settings.shard, settings.admin_listeners) if settings.admin_listeners else None
     app = make_app(view, token=token, host_names=settings.admin.hosts, assets=files, shards=shards)
     await stack.enter_async_context(open_admin_server(app, listeners))
     bound = _bound_to(listeners)
@@ -275,7 +275,6 @@ def _take_over_backup(settings: Settings) -> None:
     """If the data directory is a backup, make it one of a node, before anything in it is opened. Blocks."""
     manifest = take_over(
         settings.data_dir,
-        processes=settings.processes,
         map_bytes=settings.datalog.map_bytes,
         fsync=Fsync(settings.journal.fsync),
         now_ms=_now_ms(),
@@ -298,9 +297,9 @@ def prepare(settings: Settings) -> None:
         settings.data_dir / CLUSTER,
         node_id=settings.node_id,
         group_journal_count=settings.journal.group_journals,
-        shards=settings.processes,
+        shards=settings.shards,
         group_separator=settings.transactions.group_separator,
-        features=supported_over(settings.processes),
+        features=supported_over(settings.shards),
     )
     broker_secret.load_or_make(settings.data_dir)
 
@@ -321,9 +320,9 @@ async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedSt
             settings.data_dir / CLUSTER,
             node_id=settings.node_id,
             group_journal_count=settings.journal.group_journals,
-            shards=settings.processes,
-            shard=ShardNumber(settings.process),
-            features=supported_over(settings.processes),
+            shards=settings.shards,
+            shard=ShardNumber(settings.shard),
+            features=supported_over(settings.shards),
         )
     )
     stack.push_async_callback(close_in_thread, cluster.close)
@@ -339,7 +338,7 @@ async def _open_neighbourhood(
     stack: AsyncExitStack, settings: Settings, cluster: EmbeddedStore
 ) -> Neighbourhood | None:
     """The way to the other shards; None if there are none."""
-    if settings.processes == 1:
+    if settings.shards == 1:
         return None
     secret = await trio.to_thread.run_sync(broker_secret.load, settings.data_dir)
     neighbourhood = Neighbourhood(cluster, secret, await trio.open_tcp_listeners(0, host=INTERNAL_HOST))

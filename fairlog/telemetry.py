@@ -23,23 +23,11 @@ from fairlog.config import LogSettings
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-class _AddShard:
-    """Gives each line the shard whose process writes it."""
-
-    def __init__(self, shard: int) -> None:
-        self._shard = shard
-
-    def __call__(
-        self, _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
-    ) -> structlog.typing.EventDict:
-        event.setdefault("shard", self._shard)
-        return event
-
-
-def set_up(settings: LogSettings, *, shard: int | None = None) -> None:
+def set_up(settings: LogSettings) -> None:
     """Make `structlog.get_logger()` write to stderr as the settings say. Once, before the node starts.
 
-    With `shard` each line has it as a field: the processes of one node write to one stderr.
+    All processes of a node write to one stderr. What belongs to one of several shards has it as a field: a context
+    variable, for a process may serve several shards.
     """
     for_people = settings.format == "console" or (settings.format == "auto" and sys.stderr.isatty())
     processors: list[structlog.typing.Processor] = [
@@ -47,9 +35,6 @@ def set_up(settings: LogSettings, *, shard: int | None = None) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=not for_people),
     ]
-    if shard is not None:
-        # Not a context variable: threads that are not trio's have a context of their own.
-        processors.append(_AddShard(shard))
     if for_people:
         renderer = structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback

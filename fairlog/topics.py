@@ -89,7 +89,8 @@ class LocalTopics:
         if self._alone:
             return logs
         placement, shard, together = self._cluster.placement, self._cluster.shard, is_together(topic)
-        return [each for each in logs if placement.shard_of(each, together=together) == shard]
+        over = topic.spread_over
+        return [each for each in logs if placement.shard_of(each, together=together, over=over) == shard]
 
     def _partitions_never_added(self) -> list[LogId]:
         """The data logs that lie behind a topic's last partition. In a worker thread. Raises CorruptStorage."""

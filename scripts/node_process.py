@@ -12,7 +12,6 @@ the node. Only the standard library is used.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -27,7 +26,7 @@ from pathlib import Path
 READY_PREFIX = "fairlog ready on "
 CONSOLE_PREFIX = "fairlog console on "
 PROCESS_VARIABLE = b"FAIRLOG_PROCESS"
-"""In the environment of each of several processes: a list in JSON that begins with its number."""
+"""In the environment of each of several processes: its number."""
 ROOT = Path(__file__).resolve().parent.parent
 POLL_S = 0.005
 START_S = STOP_S = 60.0
@@ -57,7 +56,7 @@ def _processes_of(supervisor: int) -> dict[int, int]:
             for each in environment:
                 name, _, told = each.partition(b"=")
                 if name == PROCESS_VARIABLE:
-                    found[json.loads(told)[0]] = child
+                    found[int(told)] = child
     return found
 
 

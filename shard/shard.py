@@ -244,7 +244,7 @@ async def open_shard(
         for root in (directory.local_journals, directory.group_journals):
             await trio.to_thread.run_sync(partial(make_root, root, below=directory.data_dir))
         placement = Placement(1) if neighbours is None else neighbours.placement
-        ids = IdTable(settings.group_journals, settings.coordinator.group_separator, shards=placement.shards)
+        ids = IdTable(settings.group_journals, settings.coordinator.group_separator, shards=placement.at_first)
         partitions = Partitions(
             directory.local_journals,
             data_logs=storage.data_logs,

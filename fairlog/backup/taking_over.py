@@ -33,7 +33,6 @@ from datalog.interface import Mark
 from fairlog.backup.making import checksum
 from fairlog.backup.manifest import BadManifest, Manifest, decode_manifest_untrusted
 from fairlog.cluster.content import StoreContent
-from fairlog.cluster.opening import StoreMismatch
 from fairlog.cluster.restored import continue_restored
 from fairlog.data_directory import (
     CLUSTER,
@@ -49,32 +48,30 @@ from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, L
 from journal.segment import Fsync, JournalKind
 from journal.segment_file import begin_at, make_directory, sync_directory
 from shard.directory import FIRST_SHARD, ShardDirectory, shard_directories, shard_directory
-from shard.placement import Placement
 
 
-def take_over(directory: Path, *, processes: int, map_bytes: int, fsync: Fsync, now_ms: int) -> Manifest | None:
+def take_over(directory: Path, *, map_bytes: int, fsync: Fsync, now_ms: int) -> Manifest | None:
     """If `directory` is a backup, make a data directory of it; answer its manifest, None if it was none. Blocking.
 
-    To be called with the directory locked, before anything in it is opened, for so many `processes` with a shard each.
-    Raises StoreMismatch if it has another number of shards; CorruptStorage with a sentence if the backup is
-    unfinished, damaged or not alone; StorageFailure if the disk refuses.
+    To be called with the directory locked, before anything in it is opened. Raises CorruptStorage with a sentence if
+    the backup is unfinished, damaged or not alone; StorageFailure if the disk refuses.
     """
     try:
-        return _take_over(directory, processes, map_bytes, fsync, now_ms)
+        return _take_over(directory, map_bytes, fsync, now_ms)
     except OSError as error:
         raise StorageFailure(f"the backup in {directory} cannot be restored: {error}") from error
 
 
-def _take_over(directory: Path, processes: int, map_bytes: int, fsync: Fsync, now_ms: int) -> Manifest | None:
+def _take_over(directory: Path, map_bytes: int, fsync: Fsync, now_ms: int) -> Manifest | None:
     if (directory / RESTORING).exists():
         manifest = read_manifest(directory / RESTORING)
-        _require_shards(directory, processes)
+        _require_shards(directory)
     elif (directory / MANIFEST).exists():
         manifest = read_manifest(directory / MANIFEST)
         _require_alone(directory)
         _require_clock(directory, manifest, now_ms)
         check_files(directory, manifest)
-        _require_shards(directory, processes)
+        _require_shards(directory)
         (directory / MANIFEST).rename(directory / RESTORING)
         sync_directory(directory)
     elif (directory / UNFINISHED).exists():
@@ -105,7 +102,7 @@ def _settle(
     leaving = {log for topic in content.deleting for log in topic.logs()}
     for log, base in _settle_data_logs(shard.data_logs, map_bytes, served, leaving).items():
         begin_at(shard.local_journal(log), JournalKind.LOCAL, fsync, base)
-    fences, placement = _by_journal(sinks, content.node.group_journal_count), Placement(content.shards)
+    fences, placement = _by_journal(sinks, content.node.group_journal_count), content.placement
     for number in placement.group_journals(shard.number, content.node.group_journal_count):
         if number in fences:
             epoch = LeaderEpoch(content.started[shard.number].starts)
@@ -155,19 +152,14 @@ def _require_alone(directory: Path) -> None:
             )
 
 
-def _require_shards(directory: Path, processes: int) -> None:
-    """Raises StoreMismatch; CorruptStorage if shards are missing, or too many."""
+def _require_shards(directory: Path) -> None:
+    """Raises CorruptStorage if shards are missing, or too many."""
     shards = read_cluster_store(directory).shards
     found = [shard.number for shard in shard_directories(directory)]
     if found != [*range(shards)]:
         names = ", ".join(map(str, found)) or "none"
         raise CorruptStorage(
             f"the backup in {directory} is of {shards} shards, from 0 on, and contains {names}: it was changed"
-        )
-    if processes != shards:
-        raise StoreMismatch(
-            f"{directory} contains a backup of {shards} shard{'s' if shards > 1 else ''}, but processes is "
-            f"{processes}: start it with --processes {shards}"
         )
 
 

@@ -1,10 +1,10 @@
 """The command `fairlog`: serve a node, write and read records, look at topics, groups and transactions of any broker,
-and inspect, verify, audit and back up a node's files.
+and inspect, verify, audit and back up a node's files, and give its shards to processes.
 
 One module per command or group of commands (`serve`, `produce`, `consume`, `pipeline`, `inspect`, `verify`, `audit`,
-`backup`, `topic`, `group`, `txn`, `sink`); each is thin: options in, a call, a table or JSON out. `main` is where
-errors end: what a user can have caused, or the disk, becomes one sentence on stderr and exit code 1 (wrong usage: 2;
-interrupted: 130). Anything else is a mistake of ours and keeps its traceback.
+`backup`, `topic`, `group`, `txn`, `sink`, `shard`); each is thin: options in, a call, a table or JSON out. `main` is
+where errors end: what a user can have caused, or the disk, becomes one sentence on stderr and exit code 1 (wrong usage:
+2; interrupted: 130). Anything else is a mistake of ours and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -15,7 +15,21 @@ from typing import Annotated
 import typer
 
 from fairlog import __version__
-from fairlog.cli import audit, backup, consume, group, inspect, pipeline, produce, serve, sink, topic, txn, verify
+from fairlog.cli import (
+    audit,
+    backup,
+    consume,
+    group,
+    inspect,
+    pipeline,
+    produce,
+    serve,
+    shard,
+    sink,
+    topic,
+    txn,
+    verify,
+)
 from fairlog.cli.errors import ClientError
 from fairlog.cli.output import say
 from fairlog.config import ConfigError
@@ -53,6 +67,7 @@ app.add_typer(topic.app)
 app.add_typer(group.app)
 app.add_typer(txn.app)
 app.add_typer(sink.app)
+app.add_typer(shard.app)
 
 
 def _say_version(asked: bool) -> None:

@@ -18,7 +18,7 @@ Examples:
   fairlog backup /backups/monday
   fairlog backup /backups/monday --data-dir /var/lib/fairlog
 \b
-To restore: copy the backup to a new data directory, and start a node there, with as many processes.
+To restore: copy the backup to a new data directory, and start a node there, with as many processes as it has shards.
 """
 
 

@@ -85,8 +85,9 @@ class NativeConnection:
         rows, others = answer.get("sinks", []), answer.get("others", [])
         if not isinstance(rows, list) or not isinstance(others, list):
             raise ClientError(f"the answer of {self._address} contains no list of sinks")
-        addresses = {node_id: Address(host, port) for node_id, host, port in cast("list[tuple[int, str, int]]", others)}
-        return [_sink(row) for row in cast("list[dict[str, object]]", rows)], addresses
+        return [_sink(row) for row in cast("list[dict[str, object]]", rows)], dict(
+            map(_broker, cast("list[object]", others))
+        )
 
     def forget(self, sink: str) -> None:
         """Let the node forget a sink, whichever of its brokers has it. Raises ClientError."""
@@ -164,6 +165,14 @@ def all_sinks(bootstrap: Address) -> tuple[list[Sink], Sequence[str]]:
         except ClientError as error:
             missing.append(f"broker {node_id} does not answer ({error})")
     return sorted(found, key=lambda it: it.sink), missing
+
+
+def _broker(row: object) -> tuple[int, Address]:
+    match row:
+        case [int(node_id), str(host), int(port)]:
+            return node_id, Address(host, port)
+        case _:
+            raise ClientError(f"unexpected answer, expected a broker's id, host and port: {row!r:.60}")
 
 
 def _sink(row: dict[str, object]) -> Sink:

@@ -1,14 +1,14 @@
 """`fairlog serve`: reads the settings and runs a node until it is told to stop. If it cannot, one sentence says why.
 
-With several processes (`--processes`) the one that the user starts is their supervisor (`fairlog.supervisor`). It
-starts each of them as it was started itself, with a word in the environment that says which one it is.
+With several processes (`--processes`), or several shards, the one that the user starts is a supervisor
+(`fairlog.supervisor`). It starts each of them as it was started itself, with a word in the environment that says which
+one it is, and tells it which shards it serves.
 
 How it works. The data directory is locked for as long as the node runs. The node itself (`fairlog.node.serve`) is
 started in a nursery and reports when it accepts clients; then a line on stdout announces it.
 SIGTERM or SIGINT cancels the node, which is its request to stop: it finishes what is in flight within
 `stop_grace_ms`, shielded, and returns. A second signal does not wait: the process ends as if killed, which loses
-nothing that was answered. One of several processes leaves this to its supervisor: it may well get two signals, when a
-service manager sends one to all.
+nothing that was answered. One of several processes leaves this to its supervisor.
 
 Crash tests name a failpoint in the environment (`journal/failpoints.py`); it is armed here, before anything is opened.
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Protocol, cast
@@ -31,11 +31,12 @@ from fairlog.cluster.embedded import StoreMismatch
 from fairlog.config import ConfigError, Ready, Settings
 from fairlog.config_sources import load
 from fairlog.config_values import Untyped
-from fairlog.directory import DirectoryInUse, DirectoryUnusable, hold_shard, locked_directory
-from fairlog.supervisor.assignment import Assignment, assignment_in
-from fairlog.supervisor.child import end_with_supervisor
-from fairlog.supervisor.supervising import NotStarted, supervise
-from fairlog_types import CorruptStorage, ShardNumber, StorageFailure
+from fairlog.directory import DirectoryInUse, DirectoryUnusable, locked_directory
+from fairlog.supervisor.addresses import settings_of_shard
+from fairlog.supervisor.assignment import process_in
+from fairlog.supervisor.child import run_process
+from fairlog.supervisor.supervising import NotStarted, shards_of, supervise
+from fairlog_types import CorruptStorage, StorageFailure
 from journal import failpoints
 
 EXAMPLES = """
@@ -103,7 +104,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="N|auto",
-            help="Serve with so many processes, or one for each core; fixed at the first start.",
+            help="Serve with so many processes, or one for each core. The first start makes a shard for each.",
             show_default="1",
         ),
     ] = None,
@@ -117,21 +118,21 @@ def serve(
         "processes": None if processes is None else Untyped(processes),
     }
     settings = load(flags=flags, file=config)
-    assignment = assignment_in(os.environ)
+    process = process_in(os.environ)
     try:
         failpoints.arm(os.environ)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    telemetry.set_up(settings.log, shard=None if assignment is None else assignment.process)
-    if assignment is None and settings.processes > 1:
+    telemetry.set_up(settings.log)
+    if process is None and (settings.processes > 1 or shards_of(settings) > 1):
         run_processes(settings, [sys.executable, *sys.orig_argv[1:], "--processes", str(settings.processes)])
         return
     from fairlog.node import serve as serve_node  # the other commands need none of the broker
 
-    if assignment is None:
-        run(settings, serve_node)
+    if process is None:
+        run(settings_of_shard(settings, 0, 1), serve_node)
     else:
-        run_as_process(settings, assignment, serve_node)
+        run_as_process(settings, serve_node)
 
 
 def run(settings: Settings, serve_node: ServeNode) -> None:
@@ -142,17 +143,19 @@ def run(settings: Settings, serve_node: ServeNode) -> None:
 
 def run_processes(settings: Settings, command: Sequence[str]) -> None:
     """Run a node of several processes, each started by `command`. Raises NodeStopped; exits with 1 after a bad end."""
-    with _sentences(), locked_directory(settings.data_dir, processes=settings.processes):
+    with _sentences(), locked_directory(settings.data_dir):
         if not supervise(settings, command, _prepare, os.environ):
             sys.exit(1)
 
 
-def run_as_process(settings: Settings, assignment: Assignment, serve_node: ServeNode) -> None:
+def run_as_process(settings: Settings, serve_node: ServeNode) -> None:
     """Be one of several processes of a node, as the supervisor says. Raises NodeStopped."""
-    end_with_supervisor(assignment.supervisor)
-    with _sentences(f"shard {assignment.process}: "):
-        hold_shard(settings.data_dir, ShardNumber(assignment.process))  # to the very end: never closed
-        trio.run(_until_told_to_stop, assignment.apply(settings), serve_node)
+
+    async def serve_shard(of_shard: Settings, tell: Callable[[str], None]) -> None:
+        await _serve_and_announce(of_shard, serve_node, tell)
+
+    with _sentences():
+        run_process(settings, serve_shard, _sentences)
 
 
 def _prepare(settings: Settings) -> None:
@@ -182,20 +185,20 @@ async def _until_told_to_stop(settings: Settings, serve_node: ServeNode) -> None
     node_scope = trio.CancelScope()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_stop_on_signal, signals, node_scope, settings.processes == 1)
+            nursery.start_soon(_stop_on_signal, signals, node_scope)
             with node_scope:
-                await _serve_and_announce(settings, serve_node)
+                await _serve_and_announce(settings, serve_node, _write)
             nursery.cancel_scope.cancel()
 
 
-async def _stop_on_signal(signals: AsyncIterator[int], node_scope: trio.CancelScope, alone: bool) -> None:
+async def _stop_on_signal(signals: AsyncIterator[int], node_scope: trio.CancelScope) -> None:
     async for _ in signals:
-        if node_scope.cancel_called and alone:
+        if node_scope.cancel_called:
             os._exit(1)
         node_scope.cancel()
 
 
-async def _serve_and_announce(settings: Settings, serve_node: ServeNode) -> None:
+async def _serve_and_announce(settings: Settings, serve_node: ServeNode, announce: Callable[[str], None]) -> None:
     async with trio.open_nursery() as nursery:
         try:
             ready = await nursery.start(serve_node, settings)
@@ -208,8 +211,12 @@ async def _serve_and_announce(settings: Settings, serve_node: ServeNode) -> None
         lines = [f"fairlog ready on {ready.advertised}\n"]
         if ready.admin is not None:
             lines.append(f"fairlog console on http://{ready.admin}/\n")
-        sys.stdout.write("".join(lines))
-        sys.stdout.flush()
+        announce("".join(lines))
+
+
+def _write(announcement: str) -> None:
+    sys.stdout.write(announcement)
+    sys.stdout.flush()
 
 
 def _leaves(error: BaseException) -> Generator[BaseException]:

@@ -9,6 +9,7 @@ from uuid import UUID
 from fairlog.cluster import records
 from fairlog.cluster.interface import Topic
 from fairlog_types import CorruptStorage, ShardNumber
+from shard.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,13 @@ class StoreContent:
     """What clients have set, by the broker's id in decimal, or nothing for all brokers."""
     group_configs: Mapping[str, Mapping[str, str]]
     """What clients have set, by the consumer group's id."""
+    first_shards: int | None = None
+    """How many shards there were at the first start; None if none was added since."""
+
+    @property
+    def placement(self) -> Placement:
+        """Which shard has what."""
+        return Placement(self.shards, self.first_shards)
 
     @property
     def group_journals_begun(self) -> bool:
@@ -46,11 +54,11 @@ def read_content(content: Mapping[bytes, bytes]) -> StoreContent:
     """Read a store's keys and values, of this format or an older one. Raises CorruptStorage."""
     try:
         version = records.decode_format(content[records.FORMAT_KEY])
-        if version > records.VERSION:
-            raise CorruptStorage(f"it has format {version}, and this program reads up to {records.VERSION}")
-        topics = records.decode_topics(content)
+        if version > records.GROWN_VERSION:
+            raise CorruptStorage(f"it has format {version}, and this program reads up to {records.GROWN_VERSION}")
         starts = records.decode_count(content[records.STARTS_KEY], "starts")
         shards = records.decode_shards(content)
+        topics = records.decode_topics(content, shards)
         started = records.decode_shard_records(content, shards)
         if shards == 1:
             started = {ShardNumber(0): records.ShardRecord(starts, records.GROUP_JOURNALS_BEGUN_KEY in content)}
@@ -70,6 +78,7 @@ def read_content(content: Mapping[bytes, bytes]) -> StoreContent:
             records.decode_features(content),
             records.decode_broker_configs(content),
             records.decode_group_configs(content),
+            records.decode_first_shards(content, shards),
         )
     except KeyError as error:
         raise CorruptStorage(f"it lacks the record {error}") from error

@@ -35,7 +35,7 @@ from uuid import UUID
 import lmdb
 import trio
 
-from fairlog.cluster import records
+from fairlog.cluster import environments, records
 from fairlog.cluster.features import FEATURES, Feature, FeatureLevels, FeatureUpdate, updated_untrusted
 from fairlog.cluster.interface import (
     BrokerAddress,
@@ -72,11 +72,12 @@ class EmbeddedStore:
         self._memory = memory
         self._seen = seen
         """The last transaction that memory has."""
-        self._placement = Placement(memory.shards)
+        self._placement = Placement(memory.shards, memory.first_shards)
         self._generation = 0
         self._changed = trio.Event()
         self._changing = trio.Lock()
         self._failed: StorageFailure | None = None
+        self._closed = False
 
     @classmethod
     def prepare(
@@ -102,7 +103,7 @@ class EmbeddedStore:
                 if shards > 1:
                     fix_group_separator(transaction, directory, group_separator)
         finally:
-            environment.close()
+            environments.release(directory)
 
     @classmethod
     def open(
@@ -137,14 +138,16 @@ class EmbeddedStore:
                 put(transaction, start)
                 seen = transaction.id()
         except BaseException:
-            environment.close()
+            environments.release(directory)
             raise
         memory.apply(start)
         return cls(environment, directory, memory, seen)
 
     def close(self) -> None:
-        """Close the environment. Everything that returned is durable already."""
-        self._environment.close()
+        """Let go of the environment; again does nothing. Everything that returned is durable already."""
+        if not self._closed:
+            self._closed = True
+            environments.release(self._directory)
 
     @property
     def cluster_id(self) -> str:
@@ -261,7 +264,7 @@ class EmbeddedStore:
         topic = self._memory.by_id.get(UUID(hex=log.topic))
         if topic is None or log.partition >= topic.partitions:
             return None
-        return self._placement.shard_of(log, together=_is_together(topic))
+        return self._placement.shard_of(log, together=_is_together(topic), over=topic.spread_over)
 
     def leaders(self, topic: Topic) -> Sequence[Leader]:
         leaders = [
@@ -270,8 +273,8 @@ class EmbeddedStore:
         ]
         if len(leaders) == 1:
             return leaders * topic.partitions
-        together = _is_together(topic)
-        return [leaders[self._placement.shard_of(log, together=together)] for log in topic.logs()]
+        together, over = _is_together(topic), topic.spread_over
+        return [leaders[self._placement.shard_of(log, together=together, over=over)] for log in topic.logs()]
 
     async def create_topic(self, name: str, *, partitions: int, configs: Mapping[str, str], now_ms: int) -> Topic:
         check_topic_untrusted(name, partitions)
@@ -281,7 +284,8 @@ class EmbeddedStore:
                 raise TopicExists(f"there is a topic {name} already")
             if (other := self._memory.by_folded_name.get(folded_name(name))) is not None:
                 raise InvalidTopic(f"the topic name {name} collides with {other}: they differ only in . against _")
-            topic = Topic(name, uuid.uuid4(), partitions, types.MappingProxyType(dict(configs)), now_ms)
+            over = None if self._memory.first_shards is None else self._memory.shards
+            topic = Topic(name, uuid.uuid4(), partitions, types.MappingProxyType(dict(configs)), now_ms, over)
             return _of_topic(topic), topic
 
         return await self._change(decide)

@@ -40,6 +40,8 @@ class Topic:
     """The topic's own; what is not there has the node's default."""
     created_ms: int
     """Unix time in milliseconds."""
+    spread_over: int | None = None
+    """How many shards lead its partitions; None for those of the first start. It never changes."""
 
     def logs(self) -> tuple[LogId, ...]:
         """The logs of all partitions, in order."""

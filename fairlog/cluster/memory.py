@@ -31,6 +31,7 @@ class StoreMemory:
         self.node = records.decode_node(content[records.NODE_KEY])
         self.offsets_logs = records.decode_count(content[records.OFFSETS_LOGS_KEY], "offsets-logs", least=1)
         self.shards = records.decode_shards(content)
+        self.first_shards = records.decode_first_shards(content, self.shards)
         self.shard = shard
         self.total_starts = records.decode_count(content[records.STARTS_KEY], "starts")
         """With several shards those of all, and the changes of features: what all take the features' epoch from."""
@@ -111,7 +112,7 @@ class StoreMemory:
         before = {key: self._raw[key] for key in changes if key in self._raw}
         after = {key: value for key, value in changes.items() if value is not None}
         # All of it is decoded before anything of it is taken in.
-        old_topics, topics = records.decode_topics(before), records.decode_topics(after)
+        old_topics, topics = (records.decode_topics(each, self.shards) for each in (before, after))
         old_groups, groups = records.decode_group_configs(before), records.decode_group_configs(after)
         broker_configs = records.decode_broker_configs(after)
         levels = records.decode_features(after)

@@ -12,7 +12,7 @@ import lmdb
 
 from datalog.lmdb_file import check_length
 from datalog.new_file import make_file
-from fairlog.cluster import records
+from fairlog.cluster import environments, records
 from fairlog.cluster.features import Feature, unsupported
 from fairlog.cluster.memory import Changes, StoreMemory
 from fairlog_types import CorruptStorage, ShardNumber, StorageFailure
@@ -37,13 +37,16 @@ def make(directory: Path, shards: int) -> None:
 
 
 def opened(directory: Path, shards: int) -> lmdb.Environment:
-    """The environment of a file that is there. Raises as `EmbeddedStore.open`."""
-    with _readable(directory):
+    """The environment of a file that is there; `environments.release` it. Raises as `EmbeddedStore.open`."""
+
+    def open_and_check() -> lmdb.Environment:
         environment = _open_environment(directory, shards)
-        if shards > 1:
-            # A process that was killed leaves its place among the readers, which holds back pages from reuse.
-            environment.reader_check()
+        # A process that was killed leaves its place among the readers, which holds back pages from reuse.
+        environment.reader_check()
         return environment
+
+    with _readable(directory):
+        return environments.acquire(directory, open_and_check)
 
 
 def _open_environment(directory: Path, shards: int) -> lmdb.Environment:
@@ -120,7 +123,7 @@ def begin(
     if memory.shards != shards:
         raise StoreMismatch(
             f"the data in {directory.parent} is spread over {memory.shards} shard{'s' if memory.shards > 1 else ''}, "
-            f"but processes is {shards}: start it with --processes {memory.shards}"
+            f"and it is opened for {shards}: restart the whole node"
         )
     if (problem := unsupported(features, memory.features.chosen)) is not None:
         raise StoreMismatch(
@@ -169,6 +172,6 @@ def _require_format(found: Mapping[bytes, bytes], directory: Path) -> None:
     if version not in records.READ_VERSIONS:
         raise StoreMismatch(
             f"the cluster store in {directory} has format {version}, and this program reads "
-            f"{records.READ_VERSIONS[0]} to {records.VERSION}: "
+            f"{records.READ_VERSIONS[0]} to {records.READ_VERSIONS[-1]}: "
             "run the version of Fairlog that wrote it, or a newer one"
         )

@@ -1,7 +1,7 @@
-"""The embedded store's records, as bytes: keys and CBOR values of format 3. Pure.
+"""The embedded store's records, as bytes: keys and CBOR values of format 3, or of 4 once a shard was added. Pure.
 
 docs/formats/cluster-store.md describes them; tests/golden/cluster-store-3.txt has them as bytes, and
-cluster-store-3-shards.txt those that only a store of several shards has.
+cluster-store-3-shards.txt those that only a store of several shards has, cluster-store-4.txt those of one that grew.
 Formats 1 and 2 are read as well: the next start brings the store up to this one (`brought_up`).
 A value that does not read back as it was written is `CorruptStorage`, never a guess.
 """
@@ -25,7 +25,9 @@ from fairlog_types import CorruptStorage, ShardNumber
 
 MAGIC = "fairlog-cluster"
 VERSION = 3
-READ_VERSIONS = (1, 2, 3)
+GROWN_VERSION = 4
+"""Of a store to which a shard was added: an older program would look for its logs in other shards."""
+READ_VERSIONS = (1, 2, 3, 4)
 """1 is written by programs that lead no offsets logs, 2 by those that look for data logs in the data directory itself.
 They must not open what is written by later ones."""
 
@@ -43,6 +45,8 @@ GROUP_JOURNALS_BEGUN_KEY = b"group-journals-begun"
 """Not there before all of them are on disk."""
 SHARDS_KEY = b"shards"
 """Not there if there is one."""
+FIRST_SHARDS_KEY = b"first-shards"
+"""Not there if no shard was added."""
 GROUP_SEPARATOR_KEY = b"group-separator"
 """Not there if there is one shard: it may then change."""
 SHARD_PREFIX = b"shard/"
@@ -97,13 +101,13 @@ class AddressRecord:
     """By the other brokers; None if it listens for none."""
 
 
-def encode_format() -> bytes:
-    return cbor_records.encode_format(MAGIC, VERSION)
+def encode_format(version: int = VERSION) -> bytes:
+    return cbor_records.encode_format(MAGIC, version)
 
 
 def brought_up(content: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """What is to be written into a store to make it one of this format; nothing if it is. Raises CorruptStorage."""
-    if (version := decode_format(content[FORMAT_KEY])) == VERSION:
+    if (version := decode_format(content[FORMAT_KEY])) >= VERSION:
         return {}
     added = {FORMAT_KEY: encode_format()}
     if version == 1:
@@ -144,6 +148,16 @@ def decode_count(value: bytes, name: str, *, least: int = 0) -> int:
 def decode_shards(content: Mapping[bytes, bytes]) -> int:
     """Over how many shards the data is spread. Raises CorruptStorage."""
     return decode_count(content[SHARDS_KEY], "shards", least=2) if SHARDS_KEY in content else 1
+
+
+def decode_first_shards(content: Mapping[bytes, bytes], shards: int) -> int | None:
+    """How many of so many shards there were at the first start; None if none was added. Raises CorruptStorage."""
+    if FIRST_SHARDS_KEY not in content:
+        return None
+    first = decode_count(content[FIRST_SHARDS_KEY], "first-shards", least=1)
+    if first >= shards:
+        raise CorruptStorage(f"the record 'first-shards' reads {first}, of {shards} shards")
+    return first
 
 
 def encode_group_separator(separator: str) -> bytes:
@@ -264,31 +278,48 @@ def topic_key(topic_id: UUID) -> bytes:
 
 def encode_topic(record: TopicRecord) -> bytes:
     topic = record.topic
+    state = _DELETING if record.deleting else _LIVE
+    later = [] if topic.spread_over is None else [topic.spread_over]
     return cbor2.dumps(
-        [topic.name, topic.partitions, dict(topic.configs), topic.created_ms, _DELETING if record.deleting else _LIVE],
-        canonical=True,
+        [topic.name, topic.partitions, dict(topic.configs), topic.created_ms, state, *later], canonical=True
     )
 
 
-def decode_topic(key: bytes, value: bytes) -> TopicRecord:
-    """Read a topic from its key and value. Raises CorruptStorage."""
+def decode_topic(key: bytes, value: bytes, shards: int) -> TopicRecord:
+    """Read a topic of so many shards from its key and value. Raises CorruptStorage."""
     if len(key) != len(TOPIC_PREFIX) + _ID_BYTES:
         raise CorruptStorage(f"the record {key!r} has no topic id")
     topic_id = UUID(bytes=key[len(TOPIC_PREFIX) :])
     content = load(value, f"topic/{topic_id}")
     match content:
-        case [str(name), int(partitions), dict(), int(created_ms), int(state)] if (
-            partitions >= 1 and state in (_LIVE, _DELETING) and _maps_texts(configs := cast(list[object], content)[2])
+        case [str(name), int(partitions), dict(), int(created_ms), int(state)] | [
+            str(name),
+            int(partitions),
+            dict(),
+            int(created_ms),
+            int(state),
+            int(),
+        ] if (
+            partitions >= 1
+            and state in (_LIVE, _DELETING)
+            and _maps_texts(configs := cast(list[object], content)[2])
+            and _are_spread(spread := cast(list[object], content)[5:], shards)
         ):
-            topic = Topic(name, topic_id, partitions, types.MappingProxyType(configs), created_ms)
+            over = spread[0] if spread else None
+            topic = Topic(name, topic_id, partitions, types.MappingProxyType(configs), created_ms, over)
             return TopicRecord(topic, state == _DELETING)
         case other:
             raise CorruptStorage(f"the record topic/{topic_id} reads {shown(other)}")
 
 
-def decode_topics(content: Mapping[bytes, bytes]) -> list[TopicRecord]:
-    """All topics, also those that are being deleted. Raises CorruptStorage."""
-    return [decode_topic(key, value) for key, value in content.items() if key.startswith(TOPIC_PREFIX)]
+def _are_spread(later: list[object], shards: int) -> TypeGuard[list[int]]:
+    """Nothing, or over how many of the shards a topic is spread."""
+    return not later or (len(later) == 1 and type(later[0]) is int and 1 <= later[0] <= shards)
+
+
+def decode_topics(content: Mapping[bytes, bytes], shards: int) -> list[TopicRecord]:
+    """All topics of so many shards, also those that are being deleted. Raises CorruptStorage."""
+    return [decode_topic(key, value, shards) for key, value in content.items() if key.startswith(TOPIC_PREFIX)]
 
 
 def broker_key(resource: str) -> bytes:

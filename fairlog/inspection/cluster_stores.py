@@ -27,7 +27,7 @@ def _show(key: bytes, value: bytes) -> Line:
     if key == records.NODE_KEY:
         return Line("node", {"node": records.decode_node(value)})
     if key.startswith(records.TOPIC_PREFIX):
-        found = records.decode_topic(key, value)
+        found = records.decode_topic(key, value, _ANY_SHARDS)
         topic = found.topic
         return Line(
             "topic",
@@ -38,7 +38,8 @@ def _show(key: bytes, value: bytes) -> Line:
                 "configs": topic.configs,
                 "created_ms": topic.created_ms,
                 "deleting": found.deleting,
-            },
+            }
+            | ({} if topic.spread_over is None else {"spread_over": topic.spread_over}),
         )
     if key == records.GROUP_SEPARATOR_KEY:
         return Line("group separator", {"separator": records.decode_group_separator(value)})

@@ -211,7 +211,7 @@ class Accepting(Handshake):
             raise Refused(
                 f"it is shard {shard}, which this process has no business with: the data directory has shards "
                 f"{', '.join(map(str, sorted({*self._others, self._own.shard} - {TOOL})))}; "
-                "start all processes with the same number of processes",
+                "restart the whole node, so that all know the same shards",
                 said,
             )
         self._named = ShardNumber(shard)

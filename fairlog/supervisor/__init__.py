@@ -1,8 +1,10 @@
-"""Several processes that serve one data directory, a shard each, and the process that starts them and keeps them alive.
+"""Several processes that serve the shards of one data directory, and the process that starts them and keeps them alive.
 
     addresses, machine, assignment    rules, tested without processes
+    allotment                         which process serves which shard, on disk
     reserved_ports, supervising       what the supervisor does with them
-    child                             what a started process does about its supervisor
+    control                           what an operator can ask of it
+    child                             what a started process does
 
-With one process none of this runs.
+With one process and one shard none of this runs.
 """

@@ -1,11 +1,11 @@
-"""Where each of several processes listens, and what it tells clients: from the settings that all have in common. Pure.
+"""Where the broker of each shard listens, and what it tells clients: from the settings that all have in common. Pure.
 
-    listen, advertised    the first process's, and the ports of the others follow; or one is listed for each
-    admin.listen          the first process's, and the ports of the others follow
-    port 0                stays 0: for each process the system picks one
+    listen, advertised    the first shard's, and the ports of the others follow; or one is listed for each
+    admin.listen          the first shard's, and the ports of the others follow
+    port 0                stays 0: for each shard the system picks one
 
-No two processes may listen on one address, or be told to clients under one: clients would reach another broker than
-the one that they were told of.
+Which process serves the shard does not matter. No two brokers may listen on one address, or be told to clients under
+one: clients would reach another broker than the one that they were told of.
 """
 
 from __future__ import annotations
@@ -20,48 +20,56 @@ from fairlog.config_values import Address, FirstAddress
 _PORT_MAX = 65535
 
 
-def settings_of_process(settings: Settings, process: int) -> Settings:
-    """The settings with which the process of this number runs, from 0. Raises ConfigError if the ports do not suffice.
+def settings_of_shard(settings: Settings, shard: int, shards: int) -> Settings:
+    """The settings with which this shard, from 0, of so many is served. Raises ConfigError if no address is left.
 
     `node_id` stays the first one's.
     """
     listen, advertised, admin = settings.listen, settings.advertised, settings.admin
     return dataclasses.replace(
         settings,
-        process=process,
-        listen=_address_of(listen, process, "listen"),
-        advertised=None if advertised is None else _address_of(advertised, process, "advertised"),
+        shard=shard,
+        shards=shards,
+        listen=_address_of(listen, shard, shards, "listen"),
+        advertised=None if advertised is None else _address_of(advertised, shard, shards, "advertised"),
         admin=dataclasses.replace(
-            admin, listen=None if admin.listen is None else _address_of(admin.listen, process, "admin.listen")
+            admin,
+            listen=None if admin.listen is None else _address_of(admin.listen, shard, shards, "admin.listen"),
         ),
     )
 
 
-def settings_of_all(settings: Settings) -> Sequence[Settings]:
-    """The settings of each process, by number. Raises ConfigError if two of their addresses are the same."""
-    all_of_them = [settings_of_process(settings, process) for process in range(settings.processes)]
+def settings_of_all(settings: Settings, shards: int) -> Sequence[Settings]:
+    """The settings of each shard, by number. Raises ConfigError, also if two of their addresses are the same."""
+    all_of_them = [settings_of_shard(settings, shard, shards) for shard in range(shards)]
     listening: list[tuple[str, Address]] = []
     told: list[tuple[str, Address]] = []
     for each in all_of_them:
-        listening.append((f"listen of process {each.process}", each.listen))
+        listening.append((f"listen of shard {each.shard}", each.listen))
         if each.admin.listen is not None:
-            listening.append((f"admin.listen of process {each.process}", each.admin.listen))
+            listening.append((f"admin.listen of shard {each.shard}", each.admin.listen))
         if each.advertised is not None:
             port = each.advertised.port or each.listen.port
-            told.append((f"advertised of process {each.process}", dataclasses.replace(each.advertised, port=port)))
+            told.append((f"advertised of shard {each.shard}", dataclasses.replace(each.advertised, port=port)))
     _require_distinct(listening)
     _require_distinct(told)
     return all_of_them
 
 
-def _address_of(address: Address, process: int, name: str) -> Address:
+def _address_of(address: Address, shard: int, shards: int, name: str) -> Address:
     if isinstance(address, FirstAddress):
-        return (Address(address.host, address.port), *address.others)[process]
+        listed = (Address(address.host, address.port), *address.others)
+        if len(listed) != shards:
+            raise ConfigError(
+                f"{name} has {len(listed)} addresses, and the node has {shards} shard{'s' if shards > 1 else ''}: one "
+                "HOST:PORT is needed, or one for each shard (with several processes, each has one at first)"
+            )
+        return listed[shard]
     if address.port == 0:
         return address
-    if address.port + process > _PORT_MAX:
-        raise ConfigError(f"{name} = {address} leaves no port for process {process}: choose a lower one")
-    return Address(address.host, address.port + process)
+    if address.port + shard > _PORT_MAX:
+        raise ConfigError(f"{name} = {address} leaves no port for shard {shard}: choose a lower one")
+    return Address(address.host, address.port + shard)
 
 
 def _require_distinct(named: Sequence[tuple[str, Address]]) -> None:

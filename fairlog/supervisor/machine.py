@@ -1,29 +1,41 @@
-"""When a process is started again, and how all are stopped: `step(state, event) -> (state, effects)`. Pure.
+"""Which process serves which shard, when a process is started again, and how all are stopped. Pure.
+
+`step(state, event, now_s) -> (state, effects)`. A process has the shards that are allotted to it; one that has none is
+not started. A shard:
+
+    AWAY ──Serve──▶ STARTING ──Ready──▶ READY        AWAY again: it was halted, or its process has ended
+      ▲                │                  │
+      └──── Halted ── HALTING ◀───Halt────┘
 
 A process:
 
-    STARTING ──Ready──▶ READY
-        │                 │
-        └──────Ended──────┴──▶ PAUSED ──PauseOver──▶ STARTING
-                          └──▶ GONE, once all are being stopped
-
-    before all have been ready once    one that ends stops the others: a start that does not succeed is refused whole
-    from then on                       one that ends is started again; the others go on, whatever becomes of it
-    told to stop                       all are asked to end, and killed when their time is over, or when told again
+    before all shards have been ready once   one that ends stops the others: a start that fails is refused whole
+    from then on                             one that ends is started again; the others go on, whatever becomes of it
+    told to stop                             all are asked to end, and killed when their time is over, or if told again
 
 The pauses before a process is started again grow while it keeps ending soon: 0, 0.5, 1, 2, 4, 8, 16, 30, 30 … seconds.
 One that has lived for a minute is taken for well.
 
+Two changes can be asked for while all is served, one at a time:
+
+    Move    halt the shard ─▶ allot it to the other process, on disk ─▶ serve it there
+    Add     halt all shards, for each must know how many there are ─▶ make one more, on disk ─▶ serve all
+
+Halting a shard is a stop in good order. So what is open stays open, and its clients find the shard where it was: its
+broker keeps its id and its address.
+
 Invariants:
 
 1. A process is started only when the one before it, of the same number, has ended.
-2. After `Finish` there is no process.
+2. A shard is served by one process at a time: by another one only after the first one has halted it, or has ended.
+3. After `Finish` there is no process.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import signal
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -33,29 +45,75 @@ _PAUSE_S = 0.5
 _PAUSE_MAX_S = 30.0
 
 
-class Phase(Enum):
+class Life(Enum):
     """Where a process is in its life."""
 
-    STARTING = auto()
-    READY = auto()
+    AWAY = auto()
+    """There is none: it has no shard, or is about to be started."""
+    ALIVE = auto()
+    LEAVING = auto()
+    """It was asked to end, for it has no shard any more."""
     PAUSED = auto()
     """It has ended, and waits to be started again."""
     GONE = auto()
     """It has ended for good."""
 
 
-ALIVE = frozenset({Phase.STARTING, Phase.READY})
+RUNNING = frozenset({Life.ALIVE, Life.LEAVING})
+
+
+class Service(Enum):
+    """How far a shard is served."""
+
+    AWAY = auto()
+    STARTING = auto()
+    READY = auto()
+    HALTING = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
     """One of the processes, over all its lives."""
 
-    phase: Phase
-    started_s: float
+    life: Life = Life.AWAY
+    started_s: float = 0.0
     """When it was started last."""
     restarts: int = 0
     """How often in a row it was started again because it had ended soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard, and the process that it is allotted to."""
+
+    process: int
+    service: Service = Service.AWAY
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Give a shard to a process."""
+
+    shard: int
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Make one more shard, for this process; None: for the one with the fewest shards."""
+
+    process: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The change that is under way."""
+
+    asked: Move | Add
+    asker: int
+    is_written: bool = False
+    """It stands on disk, and all that is left to do is to serve the shards."""
+    is_being_written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +129,11 @@ class State:
     """What the supervisor knows."""
 
     processes: tuple[Process, ...]
+    shards: tuple[Shard, ...]
     serving: bool = False
-    """All have been ready once."""
+    """All shards have been ready once."""
     stopping: bool = False
+    change: Change | None = None
     well: bool = True
     """All that ended after they were told to did so in good order."""
     failure: Failure | None = None
@@ -84,9 +144,16 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A process accepts clients."""
+    """A shard accepts clients."""
 
-    process: int
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class Halted:
+    """A shard is served no more, and its files are closed."""
+
+    shard: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +162,6 @@ class Ended:
 
     process: int
     code: int
-    now_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +169,21 @@ class PauseOver:
     """It is time to start a process again."""
 
     process: int
-    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeAsked:
+    """An operator asks for a change; an `Answer` to this asker follows."""
+
+    change: Move | Add
+    asker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What `Write` asked for has been done; or it was not, and nothing is changed: the reason."""
+
+    refused: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +196,7 @@ class GraceOver:
     """The time for stopping is over."""
 
 
-Event = Ready | Ended | PauseOver | StopAsked | GraceOver
+Event = Ready | Halted | Ended | PauseOver | ChangeAsked | Written | StopAsked | GraceOver
 
 
 # --- effects: what is to be done, in this order --------------------------------------------------
@@ -130,8 +210,42 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class Serve:
+    """Have a process serve a shard."""
+
+    process: int
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """Have a process end the service of a shard in good order."""
+
+    process: int
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Write on disk which process has which shard; one more than before if a shard is added. `Written` follows."""
+
+    processes: tuple[int, ...]
+    """By shard."""
+
+
+@dataclass(frozen=True, slots=True)
 class Announce:
-    """Say that all are ready."""
+    """Say that these shards are ready."""
+
+    shards: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Tell who has asked for a change that it is made; or why it is not, or not yet."""
+
+    asker: int
+    refused: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,57 +292,92 @@ class Finish:
     failure: Failure | None
 
 
-Effect = Start | Announce | Report | Pause | Terminate | Kill | GiveTime | Finish
+Effect = Start | Serve | Halt | Write | Announce | Answer | Report | Pause | Terminate | Kill | GiveTime | Finish
+
+Stepped = tuple[State, Sequence[Effect]]
 
 
-def begin(count: int, now_s: float) -> tuple[State, Sequence[Effect]]:
-    """Start so many processes."""
-    return State((Process(Phase.STARTING, now_s),) * count), [Start(number) for number in range(count)]
+def begin(processes: int, process_of_shard: Sequence[int], now_s: float) -> Stepped:
+    """Start the processes that have a shard, of so many."""
+    return _go_on(State((Process(),) * processes, tuple(map(Shard, process_of_shard))), [], now_s)
 
 
-def step(state: State, event: Event) -> tuple[State, Sequence[Effect]]:
+def step(state: State, event: Event, now_s: float) -> Stepped:
     """What becomes of the state when something happens, and what is to be done."""
+    state, effects = _happened(state, event, now_s)
+    return _go_on(state, effects, now_s)
+
+
+def _happened(state: State, event: Event, now_s: float) -> Stepped:
     match event:
         case Ready():
-            return _ready(state, event.process)
+            return _ready(state, event.shard)
+        case Halted():
+            return _with_service(state, event.shard, Service.AWAY), ()
         case Ended():
-            if state.stopping:
-                return _ended_when_stopping(state, event)
-            return _ended_unasked(state, event) if state.serving else _ended_at_the_start(state, event)
+            return _ended(state, event, now_s)
         case PauseOver():
-            if state.processes[event.process].phase is not Phase.PAUSED:
+            if state.processes[event.process].life is not Life.PAUSED:
                 return state, ()
-            return _with(state, event.process, phase=Phase.STARTING, started_s=event.now_s), [Start(event.process)]
+            return _with_life(state, event.process, Life.AWAY), ()
+        case ChangeAsked():
+            return _change_asked(state, event.change, event.asker)
+        case Written():
+            return _written(state, event.refused)
         case StopAsked():
             return _killed(state) if state.stopping else _stop(state)
         case GraceOver():
             return _killed(state)
 
 
-def _ready(state: State, process: int) -> tuple[State, Sequence[Effect]]:
-    state = _with(state, process, phase=Phase.READY)
-    if state.serving or state.stopping or any(each.phase is not Phase.READY for each in state.processes):
+def _ready(state: State, shard: int) -> Stepped:
+    if state.shards[shard].service is not Service.STARTING:
+        return state, ()  # it is to be halted already
+    state = _with_service(state, shard, Service.READY)
+    if state.serving or state.stopping or not _all(state, Service.READY):
         return state, ()
-    return dataclasses.replace(state, serving=True), [Announce()]
+    return dataclasses.replace(state, serving=True), [Announce(tuple(range(len(state.shards))))]
 
 
-def _ended_at_the_start(state: State, event: Ended) -> tuple[State, Sequence[Effect]]:
-    state = _with(state, event.process, phase=Phase.GONE)
+# --- the end of a process --------------------------------------------------------------------------
+
+
+def _ended(state: State, event: Ended, now_s: float) -> Stepped:
+    was = state.processes[event.process]
+    lost = [number for number, shard in enumerate(state.shards) if shard.process == event.process]
+    for number in lost:
+        state = _with_service(state, number, Service.AWAY)
+    if state.stopping:
+        return _ended_when_stopping(state, event)
+    if not state.serving:
+        return _ended_at_the_start(state, event)
+    if was.life is Life.LEAVING:
+        return _with_life(state, event.process, Life.AWAY), ()
+    restarts = 0 if now_s - was.started_s >= LIFE_OF_THE_WELL_S else was.restarts
+    pause_s = _pause_s(restarts)
+    state = _with_process(state, event.process, dataclasses.replace(was, life=Life.PAUSED, restarts=restarts + 1))
+    effects: list[Effect] = [Report(event.process, event.code, pause_s), Pause(event.process, pause_s)]
+    if state.change is not None and state.change.is_written and _is_delayed(state.change, event.process, lost):
+        refused = f"the change is made, but process {event.process} has ended meanwhile; it is started again"
+        effects.append(Answer(state.change.asker, refused))
+        state = dataclasses.replace(state, change=None)
+    return state, effects
+
+
+def _is_delayed(change: Change, process: int, lost: Sequence[int]) -> bool:
+    """Whether the end of a process that had these shards keeps the change from being done soon."""
+    return change.asked.process == process if isinstance(change.asked, Move) else bool(lost)
+
+
+def _ended_at_the_start(state: State, event: Ended) -> Stepped:
+    state = _with_life(state, event.process, Life.GONE)
     state = dataclasses.replace(state, failure=Failure(event.process, event.code))
     state, effects = _stop(state)
     return state, [Report(event.process, event.code, None), *effects]
 
 
-def _ended_unasked(state: State, event: Ended) -> tuple[State, Sequence[Effect]]:
-    process = state.processes[event.process]
-    restarts = 0 if event.now_s - process.started_s >= LIFE_OF_THE_WELL_S else process.restarts
-    pause_s = _pause_s(restarts)
-    state = _with(state, event.process, phase=Phase.PAUSED, restarts=restarts + 1)
-    return state, [Report(event.process, event.code, pause_s), Pause(event.process, pause_s)]
-
-
-def _ended_when_stopping(state: State, event: Ended) -> tuple[State, Sequence[Effect]]:
-    state = _with(state, event.process, phase=Phase.GONE)
+def _ended_when_stopping(state: State, event: Ended) -> Stepped:
+    state = _with_life(state, event.process, Life.GONE)
     # A process that was only just started does not hear the signal yet, and dies of it: it has opened nothing.
     if event.code in (0, -signal.SIGTERM):
         return state, _finish_if_alone(state)
@@ -236,42 +385,187 @@ def _ended_when_stopping(state: State, event: Ended) -> tuple[State, Sequence[Ef
     return state, [Report(event.process, event.code, None), *_finish_if_alone(state)]
 
 
-def _stop(state: State) -> tuple[State, Sequence[Effect]]:
-    paused = [number for number, each in enumerate(state.processes) if each.phase is Phase.PAUSED]
-    for number in paused:
-        state = _with(state, number, phase=Phase.GONE)
-    state = dataclasses.replace(state, stopping=True)
-    return state, _finish_if_alone(state) or [*map(Terminate, _alive(state)), GiveTime()]
+# --- changes ---------------------------------------------------------------------------------------
 
 
-def _killed(state: State) -> tuple[State, Sequence[Effect]]:
-    return dataclasses.replace(state, well=False), [Kill(number) for number in _alive(state)]
+def _change_asked(state: State, change: Move | Add, asker: int) -> Stepped:
+    refused = _refusal(state, change)
+    if refused is not None:
+        return state, [Answer(asker, refused)]
+    if isinstance(change, Move) and state.shards[change.shard].process == change.process:
+        return state, [Answer(asker, None)]
+    if isinstance(change, Add) and change.process is None:
+        change = Add(fewest([shard.process for shard in state.shards], len(state.processes)))
+    state = dataclasses.replace(state, change=Change(change, asker))
+    effects: list[Effect] = []
+    for number in range(len(state.shards)) if isinstance(change, Add) else [change.shard]:
+        shard = state.shards[number]
+        if shard.service in (Service.STARTING, Service.READY):
+            state = _with_service(state, number, Service.HALTING)
+            effects.append(Halt(shard.process, number))
+    return state, effects
+
+
+def _refusal(state: State, change: Move | Add) -> str | None:
+    """Why the change cannot be made now; None if it can."""
+    if state.stopping:
+        return "the node is being stopped"
+    if not state.serving:
+        return "not all shards have been ready yet: try again when the node is"
+    if state.change is not None:
+        return "another change of the shards is under way: try again when it is done"
+    if isinstance(change, Move) and not 0 <= change.shard < len(state.shards):
+        return f"there is no shard {change.shard}: there are {len(state.shards)}, from 0 on"
+    if change.process is not None and not 0 <= change.process < len(state.processes):
+        return (
+            f"there is no process {change.process}: processes is {len(state.processes)}, and they are numbered from 0;"
+            " restart the node with more (--processes)"
+        )
+    return None
+
+
+def _written(state: State, refused: str | None) -> Stepped:
+    change = state.change
+    if change is None:
+        return state, ()  # the node is being stopped meanwhile; what is on disk, the next start reads
+    if refused is not None:
+        return dataclasses.replace(state, change=None), [Answer(change.asker, refused)]
+    asked, shards = change.asked, list(state.shards)
+    if isinstance(asked, Add):
+        assert asked.process is not None
+        shards.append(Shard(asked.process))
+    else:
+        shards[asked.shard] = Shard(asked.process)
+    return dataclasses.replace(state, shards=tuple(shards), change=Change(asked, change.asker, is_written=True)), ()
+
+
+# --- what follows from the state, whatever has happened --------------------------------------------
+
+
+def _go_on(state: State, effects: Sequence[Effect], now_s: float) -> Stepped:
+    """Go on with a change, serve the shards that are away, and let processes end that have none."""
+    if state.stopping:
+        return state, effects
+    state, of_change = _go_on_with_change(state)
+    state, served = _serve_what_is_away(state, now_s)
+    state, ended = _end_the_idle(state)
+    return state, [*effects, *of_change, *served, *ended]
+
+
+def _go_on_with_change(state: State) -> Stepped:
+    change = state.change
+    if change is None or change.is_being_written:
+        return state, ()
+    asked = change.asked
+    if not change.is_written:
+        halted = (
+            _all(state, Service.AWAY) if isinstance(asked, Add) else state.shards[asked.shard].service is Service.AWAY
+        )
+        if not halted:
+            return state, ()
+        processes = [shard.process for shard in state.shards]
+        if isinstance(asked, Add):
+            assert asked.process is not None
+            processes.append(asked.process)
+        else:
+            processes[asked.shard] = asked.process
+        return dataclasses.replace(state, change=Change(asked, change.asker, is_being_written=True)), [
+            Write(tuple(processes))
+        ]
+    if isinstance(asked, Move):
+        if state.shards[asked.shard].service is not Service.READY:
+            return state, ()
+        return dataclasses.replace(state, change=None), [Answer(change.asker, None)]
+    if not _all(state, Service.READY):
+        return state, ()
+    return dataclasses.replace(state, change=None), [Announce((len(state.shards) - 1,)), Answer(change.asker, None)]
+
+
+def _serve_what_is_away(state: State, now_s: float) -> Stepped:
+    effects: list[Effect] = []
+    for number, shard in enumerate(state.shards):
+        if shard.service is not Service.AWAY or _is_held(state, number):
+            continue
+        process = state.processes[shard.process]
+        if process.life is Life.AWAY:
+            started = dataclasses.replace(process, life=Life.ALIVE, started_s=now_s)
+            state = _with_process(state, shard.process, started)
+            effects.append(Start(shard.process))
+        elif process.life is not Life.ALIVE:
+            continue
+        state = _with_service(state, number, Service.STARTING)
+        effects.append(Serve(shard.process, number))
+    return state, effects
+
+
+def _is_held(state: State, shard: int) -> bool:
+    """Whether a change must be written before the shard is served again."""
+    change = state.change
+    return (
+        change is not None and not change.is_written and (isinstance(change.asked, Add) or change.asked.shard == shard)
+    )
+
+
+def _end_the_idle(state: State) -> Stepped:
+    used = {shard.process for shard in state.shards}
+    idle = [n for n, process in enumerate(state.processes) if process.life is Life.ALIVE and n not in used]
+    for number in idle:
+        state = _with_life(state, number, Life.LEAVING)
+    return state, [Terminate(number) for number in idle]
+
+
+# --- the end of all --------------------------------------------------------------------------------
+
+
+def _stop(state: State) -> Stepped:
+    effects: list[Effect] = []
+    if state.change is not None:
+        effects.append(Answer(state.change.asker, "the node is being stopped"))
+    for number, process in enumerate(state.processes):
+        if process.life not in RUNNING:
+            state = _with_life(state, number, Life.GONE)
+    state = dataclasses.replace(state, stopping=True, change=None)
+    asked = [number for number, process in enumerate(state.processes) if process.life is Life.ALIVE]
+    return state, [*effects, *(_finish_if_alone(state) or [*map(Terminate, asked), GiveTime()])]
+
+
+def _killed(state: State) -> Stepped:
+    return dataclasses.replace(state, well=False), [Kill(number) for number in _running(state)]
 
 
 def _finish_if_alone(state: State) -> Sequence[Effect]:
-    return () if _alive(state) else [Finish(state.well and state.failure is None, state.failure)]
+    return () if _running(state) else [Finish(state.well and state.failure is None, state.failure)]
 
 
-def _alive(state: State) -> Sequence[int]:
-    return [number for number, each in enumerate(state.processes) if each.phase in ALIVE]
+def _running(state: State) -> Sequence[int]:
+    return [number for number, each in enumerate(state.processes) if each.life in RUNNING]
+
+
+# --- small tools -----------------------------------------------------------------------------------
+
+
+def fewest(processes: Sequence[int], of: int) -> int:
+    """The one of so many processes that has the fewest shards, if these are the processes of the shards."""
+    had = Counter(processes)
+    return min(range(of), key=lambda number: had[number])
+
+
+def _all(state: State, service: Service) -> bool:
+    return all(shard.service is service for shard in state.shards)
 
 
 def _pause_s(restarts: int) -> float:
     return 0.0 if restarts == 0 else min(_PAUSE_MAX_S, _PAUSE_S * 2.0 ** (restarts - 1))
 
 
-def _with(
-    state: State,
-    process: int,
-    *,
-    phase: Phase,
-    started_s: float | None = None,
-    restarts: int | None = None,
-) -> State:
-    old = state.processes[process]
-    new = Process(
-        phase,
-        old.started_s if started_s is None else started_s,
-        old.restarts if restarts is None else restarts,
-    )
-    return dataclasses.replace(state, processes=(*state.processes[:process], new, *state.processes[process + 1 :]))
+def _with_life(state: State, process: int, life: Life) -> State:
+    return _with_process(state, process, dataclasses.replace(state.processes[process], life=life))
+
+
+def _with_process(state: State, number: int, process: Process) -> State:
+    return dataclasses.replace(state, processes=(*state.processes[:number], process, *state.processes[number + 1 :]))
+
+
+def _with_service(state: State, number: int, service: Service) -> State:
+    shard = dataclasses.replace(state.shards[number], service=service)
+    return dataclasses.replace(state, shards=(*state.shards[:number], shard, *state.shards[number + 1 :]))

@@ -69,7 +69,6 @@ from journal.segment import Fsync, JournalKind
 from partition.producer_window import ProducerWindow
 from partition.records import Marker
 from shard.directory import ShardDirectory, shard_directories, strangers_among_shards
-from shard.placement import Placement
 
 _BATCHES_PER_STEP = 1000
 """So often the progress is told."""
@@ -286,7 +285,7 @@ class Verification:
             served=store.served,
             deleting=store.deleting,
             shards=[shard.inventory() for shard in shards],
-            placement=Placement(store.shards),
+            placement=store.placement,
             started=store.started,
             group_journal_count=store.node.group_journal_count,
             group_journals_begun=store.group_journals_begun,

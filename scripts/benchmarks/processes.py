@@ -5,7 +5,9 @@ processes of its own, one for each 16 producers, each producer in a thread. What
 broker costs, because on a small machine both share the cores.
 
 *within* and *over* compare transactions of one producer: all partitions led by the broker that coordinates it, or half
-of them by another one. A node of one process has nothing to go over, and does the same for both.
+of them by another one. A node of one process has nothing to go over, and does the same for both. Many producers write
+to all partitions, so most of their transactions go over shards; or each writes to those of its coordinator, as an
+application can that keeps its topics together (`fairlog.placement=together`).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
@@ -42,9 +44,12 @@ class Writers:
         self._number = number
         self._producers: dict[str, Producer] = {}
 
-    def transactions(self, topic: str, partitions: Sequence[int], ids: Sequence[str], seconds: float) -> list[float]:
-        """The ms of every transaction of all ids; each goes on to the next two partitions, from one of its own on."""
-        for transactional_id in ids:
+    def transactions(self, topic: str, partitions: Mapping[str, Sequence[int]], seconds: float) -> list[float]:
+        """The ms of every transaction of all ids, in the partitions of each.
+
+        An id goes on to the next two of them with each transaction, from one of its own on.
+        """
+        for transactional_id in partitions:
             if transactional_id not in self._producers:
                 settings = {"bootstrap.servers": self._address, "linger.ms": 0, "log_level": 0}
                 producer = Producer({**settings, "transactional.id": transactional_id})
@@ -53,21 +58,21 @@ class Writers:
 
         def commit(transactional_id: str, totals: list[float]) -> None:
             producer, value = self._producers[transactional_id], bytes(RECORD_BYTES)
+            own = partitions[transactional_id]
             first = sum(transactional_id.encode()) * TOUCHED
             deadline = time.perf_counter() + seconds
             while not totals or time.perf_counter() < deadline:
                 begun = time.perf_counter()
                 producer.begin_transaction()
                 for number in range(RECORDS):
-                    partition = partitions[(first + number % TOUCHED) % len(partitions)]
-                    producer.produce(topic, value, partition=partition)
+                    producer.produce(topic, value, partition=own[(first + number % TOUCHED) % len(own)])
                 producer.commit_transaction(WAIT_S)
                 totals.append((time.perf_counter() - begun) * 1e3)
                 first += TOUCHED
 
-        totals: list[list[float]] = [[] for _ in ids]
-        _side_by_side([lambda each=each, of=of: commit(each, of) for each, of in zip(ids, totals, strict=True)])
-        return [total for one in totals for total in one]
+        totals: dict[str, list[float]] = {transactional_id: [] for transactional_id in partitions}
+        _side_by_side([lambda each=each, of=of: commit(each, of) for each, of in totals.items()])
+        return [total for one in totals.values() for total in one]
 
     def plain(self, topic: str, partitions: int, producers: int, seconds: float) -> tuple[int, float]:
         """The number of records that were answered, and the seconds that it took."""
@@ -119,8 +124,9 @@ class Processes:
     name = "processes"
     question = (
         f"Transactions of {RECORDS} × 1 KB to {TOUCHED} of {PARTITIONS} partitions by confluent-kafka, linger.ms 0, for"
-        f" {ROUND_S:.0f} s per round, with so many producers at once; *within* and *over*: one producer, all of whose"
-        " partitions are led by the broker that coordinates it, or half of them by another one; *plain*: 4 idempotent"
+        f" {ROUND_S:.0f} s per round, with so many producers at once, over all partitions or *within shards*:"
+        " each in those of the broker that coordinates it; *within* and *over*: one producer, all of whose partitions"
+        " are led by the broker that coordinates it, or half of them by another one; *plain*: 4 idempotent"
         " producers at full speed. The peers differ in the number of processes on one data directory. *client CPU* is"
         " what the load itself costs on the same cores."
     )
@@ -131,6 +137,7 @@ class Processes:
         counts = (1, 4) if quick else PRODUCERS
         return [
             *(Case(f"{count} producers", {"producers": count}) for count in counts),
+            *(Case(f"{count} producers within shards", {"producers": count, "apart": 1}) for count in counts[2:3]),
             Case("within one shard", {"over": 1}),
             Case("over two shards", {"over": 2}),
             Case("plain", {"plain": 4}),
@@ -138,18 +145,16 @@ class Processes:
 
     def measure(self, bench: Bench, peer: Peer, case: Case, round_number: int) -> Measurements:  # noqa: ARG002
         shorter = 0.1 if bench.quick else 1.0
-        first = bench.client(peer, "benchmarks.processes:Writers", "0", number=0)
+        first, everywhere = bench.client(peer, "benchmarks.processes:Writers", "0", number=0), [*range(PARTITIONS)]
         if bench.first_time(peer):
             peer.create_topics([SPREAD, PAIR], PARTITIONS)
-            ids = ["warm-up"]
-            first.call(
-                "transactions", topic=SPREAD, partitions=[*range(PARTITIONS)], ids=ids, seconds=WARM_UP_S * shorter
-            )
+            first.call("transactions", topic=SPREAD, partitions={"warm-up": everywhere}, seconds=WARM_UP_S * shorter)
         if "plain" in case.parameters:
             return _plain(peer, first, int(case.parameters["plain"]), ROUND_S * shorter)
         if "over" in case.parameters:
-            transactional_id, partitions = _placed(peer, int(case.parameters["over"]))
-            shares, topic = [(first, [transactional_id])], PAIR
+            own, others = _led(peer, PAIR, (transactional_id := f"over-{case.parameters['over']}"))
+            pair = [own[0], own[1] if case.parameters["over"] == 1 or not others else others[0]]
+            shares, topic = [(first, {transactional_id: pair})], PAIR
         else:
             producers = int(case.parameters["producers"])
             everyone = [f"{case.name}-{number}" for number in range(producers)]
@@ -157,13 +162,19 @@ class Processes:
                 bench.client(peer, "benchmarks.processes:Writers", str(number), number=number)
                 for number in range(-(-producers // PRODUCERS_PER_CLIENT))
             ]
-            shares = [(client, everyone[number :: len(clients)]) for number, client in enumerate(clients)]
-            topic, partitions = SPREAD, [*range(PARTITIONS)]
+            partitions = {
+                each: _led(peer, SPREAD, each)[0] if "apart" in case.parameters else everywhere for each in everyone
+            }
+            shares = [
+                (client, {each: partitions[each] for each in everyone[number :: len(clients)]})
+                for number, client in enumerate(clients)
+            ]
+            topic = SPREAD
 
         def run(seconds: float) -> tuple[list[float], float]:
             started = time.perf_counter()
-            for client, ids in shares:
-                client.ask("transactions", topic=topic, partitions=partitions, ids=ids, seconds=seconds)
+            for client, partitions in shares:
+                client.ask("transactions", topic=topic, partitions=partitions, seconds=seconds)
             totals = [total for client, _ in shares for total in client.answer()]
             return totals, time.perf_counter() - started
 
@@ -191,11 +202,11 @@ def _plain(peer: Peer, client: ClientProcess, producers: int, seconds: float) ->
     }
 
 
-def _placed(peer: Peer, brokers: int) -> tuple[str, list[int]]:
-    """A transactional id, and two partitions: both led by the id's coordinator, or the second by another broker."""
-    topic = AdminClient({"bootstrap.servers": peer.address, "log_level": 0}).list_topics(PAIR, WAIT_S).topics[PAIR]
-    leaders = {number: partition.leader for number, partition in sorted(topic.partitions.items())}
-    transactional_id = f"over-{brokers}"
+def _led(peer: Peer, topic: str, transactional_id: str) -> tuple[list[int], list[int]]:
+    """The partitions of the topic that are led by the id's coordinator, and those that are not."""
+    admin = AdminClient({"bootstrap.servers": peer.address, "log_level": 0})
+    described = admin.list_topics(topic, WAIT_S).topics[topic]
+    leaders = {number: partition.leader for number, partition in sorted(described.partitions.items())}
     connection = protocol.Connection(peer.address)
     connection.send(protocol.find_coordinator(transactional_id))
     answer = connection.receive()
@@ -203,8 +214,7 @@ def _placed(peer: Peer, brokers: int) -> tuple[str, list[int]]:
     (message_bytes,) = struct.unpack_from(">h", answer, 6)
     (coordinator,) = struct.unpack_from(">i", answer, 8 + max(0, message_bytes))
     own = [number for number, leader in leaders.items() if leader == coordinator]
-    others = [number for number, leader in leaders.items() if leader != coordinator] or own[1:]
-    return transactional_id, [own[0], own[1] if brokers == 1 else others[0]]
+    return own, [number for number in leaders if number not in own]
 
 
 SCENARIO = Processes()

@@ -64,7 +64,7 @@ def backup(source: Path, tmp_path: Path) -> Path:
 
 
 def start_of(directory: Path) -> object:
-    return take_over(directory, processes=1, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
+    return take_over(directory, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
 
 
 # --- making one -----------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ def test_backup_that_is_not_whole_is_never_started_from(
 def test_backup_from_the_future_is_refused(backup: Path) -> None:
     """Ids and epochs go on from the clock: one that was set back would give out ids twice."""
     with pytest.raises(CorruptStorage, match=r"was made \d+ s after this machine.s current time: set its clock"):
-        take_over(backup, processes=1, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms() - 60_000)
+        take_over(backup, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms() - 60_000)
     assert (backup / MANIFEST).exists()
 
 

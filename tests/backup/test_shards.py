@@ -15,7 +15,6 @@ from fairlog.backup.making import make_backup
 from fairlog.backup.manifest import Manifest
 from fairlog.backup.taking_over import take_over
 from fairlog.cluster import records
-from fairlog.cluster.opening import StoreMismatch
 from fairlog.data_directory import MANIFEST, RESTORED, RESTORING, read_cluster_store
 from fairlog.directory import locked_directory
 from fairlog.local_reader import LocalReader
@@ -60,7 +59,7 @@ def back_up(source: Path, target: Path) -> Manifest:
 
 
 def restore(backup: Path) -> Manifest | None:
-    return take_over(backup, processes=1, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
+    return take_over(backup, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
 
 
 # --- several shards -----------------------------------------------------------------------------------
@@ -85,7 +84,7 @@ def test_backup_without_one_of_the_shards_is_refused(
     """The rest would pass for all."""
     split_in_two(source)
     shutil.rmtree(source / "shards" / "1")
-    with locked_directory(source, processes=2) if is_running else nullcontext():
+    with locked_directory(source) if is_running else nullcontext():
         code, out, err = fairlog("backup", tmp_path / "target", "--data-dir", source)
     assert (code, out) == (1, "")
     assert f"{source} is not a data directory: it does not contain shards/1/datalog/data.mdb" in err
@@ -125,19 +124,6 @@ def test_backup_with_a_shard_that_the_cluster_store_does_not_know_is_refused(sou
     with pytest.raises(CorruptStorage, match="is of 1 shards, from 0 on, and contains 0, 1: it was changed"):
         restore(backup)
     assert (backup / MANIFEST).exists()
-
-
-def test_backup_of_one_shard_is_refused_to_more_processes(source: Path, tmp_path: Path) -> None:
-    """In one sentence, before anything is changed, and also when the restore has begun."""
-    backup = tmp_path / "backup"
-    back_up(source, backup)
-    before = {path.read_bytes() for path in backup.rglob("*") if path.is_file()}
-    for name in (MANIFEST, RESTORING):
-        (backup / MANIFEST).rename(backup / name)
-        with pytest.raises(StoreMismatch, match="of 1 shard, but processes is 3: start it with --processes 1"):
-            take_over(backup, processes=3, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
-        assert {path.read_bytes() for path in backup.rglob("*") if path.is_file()} == before
-    assert restore(backup) is not None
 
 
 def test_shard_that_the_manifest_does_not_name_is_no_part_of_the_backup(source: Path, tmp_path: Path) -> None:
@@ -244,6 +230,6 @@ def test_restore_of_an_earlier_backup_is_refused_to_that_version_before_anything
     with pytest.raises(Died):
         restore(backup)
     monkeypatch.undo()
-    monkeypatch.setattr(records, "VERSION", 2)
+    monkeypatch.setattr(records, "GROWN_VERSION", 2)
     with pytest.raises(CorruptStorage, match="it has format 3, and this program reads up to 2"):
         read_cluster_store(backup)

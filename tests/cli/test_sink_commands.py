@@ -163,6 +163,7 @@ def test_refusal_of_the_node_is_shown_as_it_is(start_node: StartNode, fairlog: F
         ([7, "ok", {}], "sent an answer that does not belong to the request"),
         ("what", "sent an answer that does not belong to the request"),
         ([1, "ok", {"sinks": [{"sink": "s"}]}], "unexpected answer, expected a list of sinks"),
+        ([1, "ok", {"sinks": [], "others": [[2, "host"]]}], "unexpected answer, expected a broker's id, host and port"),
         ([1, "ok", {"sinks": [TOTALS | {"placements": [["orders"]]}]}], "unexpected answer, expected a list of sinks"),
     ],
 )

@@ -95,7 +95,7 @@ def test_store_of_another_number_of_shards_is_refused_saying_how_to_start(
     open_shard: OpenShard, directory: Path, shards: int
 ) -> None:
     """More or fewer: the logs would not be where they are looked for."""
-    refusal = f"spread over 3 shards, but processes is {shards}: start it with --processes 3"
+    refusal = f"spread over 3 shards, and it is opened for {shards}: restart the whole node"
     with pytest.raises(StoreMismatch, match=refusal):
         open_shard(shards=shards)
     with pytest.raises(StoreMismatch, match=refusal):
@@ -105,7 +105,7 @@ def test_store_of_another_number_of_shards_is_refused_saying_how_to_start(
 def test_store_of_one_shard_is_not_spread_later(tmp_path: Path) -> None:
     """What was never noted counts as one."""
     EmbeddedStore.open(tmp_path / "cluster", node_id=1, group_journal_count=16).close()
-    with pytest.raises(StoreMismatch, match="spread over 1 shard, but processes is 2: start it with --processes 1"):
+    with pytest.raises(StoreMismatch, match="spread over 1 shard, and it is opened for 2: restart the whole node"):
         EmbeddedStore.prepare(tmp_path / "cluster", node_id=1, group_journal_count=16, shards=2)
 
 

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from fairlog.cluster import records
 from fairlog.cluster.content import read_content
 from fairlog.cluster.embedded import EmbeddedStore
+from fairlog.cluster.growing import add_shard
 from fairlog.cluster.interface import Topic
 from fairlog_types import CorruptStorage, ShardNumber
+from shard.placement import Placement
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GOLDEN = {version: REPOSITORY / "tests" / "golden" / f"cluster-store-{version}.txt" for version in (1, 2, 3)}
@@ -33,6 +35,7 @@ OLD = Topic("old", UUID("ffeeddcc-bbaa-9988-7766-554433221100"), 1, {}, 1_759_99
 
 
 GOLDEN_SHARDS = REPOSITORY / "tests" / "golden" / "cluster-store-3-shards.txt"
+GOLDEN_GROWN = REPOSITORY / "tests" / "golden" / "cluster-store-4.txt"
 
 
 def golden_records(version: int) -> dict[bytes, bytes]:
@@ -165,10 +168,34 @@ def test_record_of_several_shards_that_is_none_is_corrupt(key: bytes, value: byt
         read_content({**records_of(GOLDEN_SHARDS), key: value})
 
 
+def test_records_of_a_store_that_grew_are_those_of_the_golden_file(tmp_path: Path) -> None:
+    """The one of format 3 that has begun its journals, with two shards added and a topic made after that."""
+    directory = tmp_path / "cluster"
+    begun = {records.GROUP_JOURNALS_BEGUN_KEY: records.encode_count(16)}
+    make_store(directory, golden_records(3) | begun)
+    assert [add_shard(directory, node_id=1, move_note=lambda: None) for _ in range(2)] == [2, 3]
+    EmbeddedStore.prepare(directory, node_id=1, group_journal_count=16, shards=3, group_separator="::")
+    with lmdb.open(str(directory)) as environment, environment.begin() as transaction:
+        grown = {bytes(key): bytes(value) for key, value in transaction.cursor()}
+    later = dataclasses.replace(OLD, name="later", topic_id=UUID(int=1), partitions=6, spread_over=3)
+    grown[records.topic_key(later.topic_id)] = records.encode_topic(records.TopicRecord(later, False))
+    assert grown == records_of(GOLDEN_GROWN)
+    content = read_content(grown)
+    assert (content.placement, content.started[ShardNumber(0)]) == (Placement(3, 1), records.ShardRecord(3, True))
+    assert content.served == [ORDERS, later]
+
+
+@pytest.mark.parametrize(("key", "value"), [(b"first-shards", b"\x00"), (b"first-shards", b"\x03")])
+def test_first_shards_that_cannot_be_are_corrupt(key: bytes, value: bytes) -> None:
+    """None, or as many as there are now."""
+    with pytest.raises(CorruptStorage):
+        read_content({**records_of(GOLDEN_GROWN), key: value})
+
+
 def test_format_page_shows_the_golden_files() -> None:
     """The page's dumps are the files that the tests read."""
     page = (REPOSITORY / "docs" / "formats" / "cluster-store.md").read_text(encoding="utf-8")
-    assert all(path.read_text() in page for path in (GOLDEN[3], GOLDEN_SHARDS))
+    assert all(path.read_text() in page for path in (GOLDEN[3], GOLDEN_SHARDS, GOLDEN_GROWN))
 
 
 @given(
@@ -179,20 +206,21 @@ def test_format_page_shows_the_golden_files() -> None:
         partitions=st.integers(1, 2**31 - 1),
         configs=st.dictionaries(st.text(), st.text()),
         created_ms=st.integers(0, 2**63 - 1),
+        spread_over=st.none() | st.integers(1, 3),
     ),
     deleting=st.booleans(),
 )
 def test_topic_record_of_any_topic_reads_back_as_it_was(topic: Topic, deleting: bool) -> None:
     """Encoding loses nothing."""
     record = records.TopicRecord(topic, deleting)
-    assert records.decode_topic(records.topic_key(topic.topic_id), records.encode_topic(record)) == record
+    assert records.decode_topic(records.topic_key(topic.topic_id), records.encode_topic(record), 3) == record
 
 
 @given(value=st.binary(max_size=60))
 def test_topic_record_of_arbitrary_bytes_is_read_or_corrupt(value: bytes) -> None:
     """Whatever the disk holds, the reader answers a topic or CorruptStorage, never anything else."""
     with contextlib.suppress(CorruptStorage):
-        records.decode_topic(records.topic_key(OLD.topic_id), value)
+        records.decode_topic(records.topic_key(OLD.topic_id), value, 3)
 
 
 @given(

@@ -177,14 +177,6 @@ def test_environment_with_variables_that_are_no_settings_is_accepted(variable: s
             {"FAIRLOG_TRANSACTIONS_TRANSACTIONAL_ID_EXPIRATION_MS": "900000"},
             "transactions.transactional_id_expiration_ms (900000) is not above",
         ),
-        (
-            {"FAIRLOG_LISTEN": "a:1,b:2"},
-            "listen has 2 addresses and processes is 1: one HOST:PORT is needed, or one for",
-        ),
-        (
-            {"FAIRLOG_ADVERTISED": "a:1,b:2", "FAIRLOG_PROCESSES": "3"},
-            "advertised has 2 addresses and processes is 3: one HOST:PORT is needed, or one for each process",
-        ),
         ({"FAIRLOG_REQUESTS_REQUEST_BYTES_MAX": "2000"}, "requests.message_bytes_max (1048588) is above"),
         ({"FAIRLOG_JOURNAL_SEGMENT_BYTES_MAX": "1048576"}, "requests.message_bytes_max (1048588) is above half of"),
     ],

@@ -140,20 +140,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory_module, "_DYING_S", 0.0)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_directory_with_a_shard_that_no_process_serves_is_refused(tmp_path: Path, processes: int) -> None:
-    """The records of the others would seem to be gone."""
-    for number in range(3):
-        (tmp_path / "shards" / str(number)).mkdir(parents=True)
-    with (
-        pytest.raises(DirectoryUnusable, match=f"shards/2, which no process would serve, for processes is {processes}"),
-        locked_directory(tmp_path, processes=processes),
-    ):
-        pass
-    with locked_directory(tmp_path, processes=3):
-        pass
-
-
 def test_shard_in_use_is_refused_naming_the_process(tmp_path: Path, impatient: None) -> None:
     """By the next process of the shard, by the next supervisor, and by tools, until the process is gone."""
     descriptor = hold_shard(tmp_path, ShardNumber(1))

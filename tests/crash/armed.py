@@ -10,7 +10,6 @@ are armed at such a point, for a pass that never comes.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -51,7 +50,7 @@ def number_of(process: int) -> int | None:
         variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
     except OSError:
         return None
-    return next((json.loads(each.removeprefix(_NUMBER))[0] for each in variables if each.startswith(_NUMBER)), None)
+    return next((int(each.removeprefix(_NUMBER)) for each in variables if each.startswith(_NUMBER)), None)
 
 
 def main() -> None:

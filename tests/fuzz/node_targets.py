@@ -42,7 +42,7 @@ def read_store(data: bytes) -> None:
         read_content(content)
     for key, value in content.items():
         with suppress(CorruptStorage):
-            records.decode_topic(key, value)
+            records.decode_topic(key, value, 3)
 
 
 def read_persisted_groups(data: bytes) -> None:

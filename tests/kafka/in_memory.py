@@ -454,6 +454,9 @@ class Memory:
         """Asked if this broker is one of several."""
         self.other_offsets = MemoryOtherOffsets()
         """The same."""
+        self.heard = trio.Event()
+        """Set when the coordinators of other shards have said what goes on here."""
+        self.heard.set()
 
     def spread(self, shards: int, shard: int) -> None:
         """Be the broker of one of so many shards. All have started; before there are topics."""

@@ -93,8 +93,8 @@ def test_start_says_which_program_serves_and_what_it_has_changed(new_node: NewNo
 
 def cluster_store_of_tomorrow(node: NodeProcess) -> str:
     with lmdb.open(str(node.data_dir / "cluster"), max_dbs=0) as store, store.begin(write=True) as txn:
-        txn.put(records.FORMAT_KEY, cbor2.dumps([records.MAGIC, records.VERSION + 1]))
-    return f"the cluster store in {node.data_dir / 'cluster'} has format {records.VERSION + 1}"
+        txn.put(records.FORMAT_KEY, cbor2.dumps([records.MAGIC, records.READ_VERSIONS[-1] + 1]))
+    return f"the cluster store in {node.data_dir / 'cluster'} has format {records.READ_VERSIONS[-1] + 1}"
 
 
 def data_logs_of_tomorrow(node: NodeProcess) -> str:

@@ -37,6 +37,7 @@ from tests.clients.raw_client import batch, records_of
 from tests.shard.runs import MAP_BYTES, Disk
 
 COUNT = 2
+OVER_BOTH = Placement(COUNT)
 SETTINGS = ShardSettings(
     fsync=Fsync.COMMIT,
     fsync_interval_ms=100,
@@ -150,7 +151,7 @@ class Writer:
         added = await coordinator.add_logs(self.name, it.producer_id, it.epoch, list(contents), 1)
         assert added == dict.fromkeys(contents), added
         for log, values in contents.items():
-            assert isinstance(await self.append(log, *values), Appended)
+            assert not values or isinstance(await self.append(log, *values), Appended)
 
     async def append(self, log: LogId, *values: bytes) -> Appended | DuplicateOf | RefusedAppend:
         it, sequence = self.granted, self.sequences.get(log, 0)
@@ -201,6 +202,7 @@ class Cluster:
     mode: TransactionMode
     settings: ShardSettings
     copying: bool
+    placement: Placement = OVER_BOTH
     running: dict[ShardNumber, Running] = field(default_factory=dict[ShardNumber, Running])
 
     @property
@@ -248,7 +250,7 @@ class Cluster:
                 offsets_decided=lambda _log, _txid, _offset: None,
                 now_ms=lambda: 1_000_000,
                 neighbours=Neighbours(
-                    Placement(COUNT),
+                    self.placement,
                     lambda log: None if shard_of(log) == number else shard_of(log),
                     outgoing,
                 ),
@@ -330,11 +332,12 @@ async def open_cluster(
     seed: int = 0,
     settings: ShardSettings = SETTINGS,
     copying: bool = True,
+    placement: Placement = OVER_BOTH,
 ) -> AsyncGenerator[Cluster, None]:
     """Start both shards, and let them recover; with `copying` what is placed becomes visible."""
     way = Way(random.Random(seed))
     async with trio.open_nursery() as carrying:
-        cluster = Cluster(data_dir, way, ProducerIds(), logs_each, mode, settings, copying)
+        cluster = Cluster(data_dir, way, ProducerIds(), logs_each, mode, settings, copying, placement)
         way.nursery = carrying
         numbers = [ShardNumber(number) for number in range(COUNT)]
         for number in numbers:

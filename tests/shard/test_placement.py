@@ -40,6 +40,22 @@ def test_topics_begin_in_different_shards() -> None:
     assert min(firsts[ShardNumber(shard)] for shard in range(4)) > 60
 
 
+@given(st.integers(1, 9), st.integers(1, 9), st.uuids(), st.booleans(), st.integers(1, 50))
+def test_shards_that_are_added_move_nothing(first: int, added: int, topic: UUID, together: bool, count: int) -> None:
+    """Nor do they get a group journal or an offsets log; topics made later have partitions on them."""
+    before, now = Placement(first), Placement(first + added, first)
+    for log in [*(LogId.of_topic(topic, number) for number in range(count)), LogId.of_offsets(count)]:
+        assert now.shard_of(log, together=together) == before.shard_of(log, together=together)
+    for shard in map(ShardNumber, range(first)):
+        assert now.group_journals(shard, count) == before.group_journals(shard, count)
+        assert now.offsets_logs(shard, count) == before.offsets_logs(shard, count)
+    for shard in map(ShardNumber, range(first, first + added)):
+        assert not now.group_journals(shard, count)
+        assert not now.offsets_logs(shard, count)
+    logs = [LogId.of_topic(topic, number) for number in range(first + added)]
+    assert {now.shard_of(log, together=False, over=now.shards) for log in logs} == set(range(now.shards))
+
+
 @given(placements, st.integers(1, 200))
 def test_every_group_journal_and_offsets_log_is_in_one_shard(placement: Placement, count: int) -> None:
     """The lists of all shards together have each of them once, where the questions say."""

@@ -78,6 +78,15 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 
 @pytest.fixture
+def three(tmp_path: Path) -> Iterator[NodeProcess]:
+    """A node of three processes, for one test."""
+    node = NodeProcess(tmp_path / "node", processes=3)
+    node.start()
+    yield node
+    node.stop()
+
+
+@pytest.fixture
 def fresh_node(tmp_path: Path) -> Iterator[Callable[..., NodeProcess]]:
     """A factory of nodes of one's own, started: `fresh_node(FAIRLOG_…="…")`. All are stopped at the end."""
     with fresh_nodes(tmp_path, {"FAIRLOG_TRANSACTIONS_CHECK_INTERVAL_MS": "100"}) as make:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,14 +21,6 @@ pytestmark = pytest.mark.slow
 
 TRANSACTIONS = 40
 SHARES = 3
-
-
-@pytest.fixture
-def three(tmp_path: Path) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path / "node", processes=3)
-    node.start()
-    yield node
-    node.stop()
 
 
 def test_micro_batches_split_no_transaction_over_processes(

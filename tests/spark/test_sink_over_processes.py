@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,14 +23,6 @@ PARTITIONS = 6
 ROWS = 3000
 PER_BATCH = 200
 RUN_S = 120.0
-
-
-@pytest.fixture
-def three(tmp_path: Path) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path / "node", processes=3)
-    node.start()
-    yield node
-    node.stop()
 
 
 def test_each_record_is_there_once_and_each_batch_whole(

@@ -17,6 +17,7 @@ from typing import TypeVar
 import pytest
 
 from fairlog.config_values import Address
+from fairlog.supervisor.control import ask
 from fairlog.supervisor.reserved_ports import PortTaken, reserved
 
 pytestmark = pytest.mark.slow
@@ -32,10 +33,10 @@ from fairlog.config import Ready
 import structlog
 
 async def serve(settings, *, task_status):
-    here = settings.data_dir / f"node-{{settings.process}}"
+    here = settings.data_dir / f"node-{{settings.shard}}"
     lives = len(list(settings.data_dir.glob(here.name + "-*")))
     Path(f"{{here}}-{{lives}}").write_text(str(os.getpid()))
-    number = settings.process
+    number = settings.shard
     {start}
     listeners = await trio.open_tcp_listeners(settings.listen.port, host=settings.listen.host)
     structlog.get_logger().info("node is ready", port=settings.listen.port)
@@ -48,6 +49,9 @@ async def serve(settings, *, task_status):
             for listener in listeners:
                 await listener.aclose()
 
+import fairlog.supervisor.supervising
+if {shards}:
+    fairlog.supervisor.supervising.shards_of = lambda settings: {shards}
 sys.modules["fairlog.node"] = types.SimpleNamespace(serve=serve, prepare=lambda settings: None)
 from fairlog.cli import main
 main()
@@ -57,14 +61,18 @@ main()
 class Supervisor:
     """`fairlog serve --processes N` on nodes that do `start` before they are ready, and `stop` when they are told."""
 
-    def __init__(self, directory: Path, *arguments: str, start: str = "pass", stop: str = "pass") -> None:
+    def __init__(
+        self, directory: Path, *arguments: str, start: str = "pass", stop: str = "pass", shards: str = "None"
+    ) -> None:
+        """`shards`: the data directory counts as one that has so many."""
         self.data = directory / "data"
         self.errors = directory / f"stderr-{len(list(directory.iterdir()))}"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLOG_")}
+        program = NODE.format(start=start, stop=stop, shards=shards)
         options = ("--listen", "127.0.0.1:0", "--admin", "off", "--processes", "3", *arguments)
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", NODE.format(start=start, stop=stop), "serve", "--data-dir", self.data, *options],
+                [sys.executable, "-c", program, "serve", "--data-dir", self.data, *options],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -162,6 +170,15 @@ def test_supervisor_announces_all_in_order_when_all_are_ready(make: Make) -> Non
     assert supervisor.outcome() == (0, "")
 
 
+def test_what_else_a_process_prints_is_logged_and_disturbs_nobody(make: Make) -> None:
+    """It might be a library's; also bytes that are no text."""
+    supervisor = make(start="sys.stdout.buffer.write(b'deprecated! \\xff\\n')")
+    assert all(line.startswith("fairlog ready on") for line in supervisor.lines(3))
+    assert len(supervisor.logged("a process writes to its standard output", line="deprecated! ÿ")) == 3
+    supervisor.tell(signal.SIGTERM)
+    assert supervisor.outcome() == (0, "")
+
+
 def test_process_that_is_killed_is_started_again_on_its_port(make: Make) -> None:
     """The others go on, nothing is announced again, and one line tells of it."""
     supervisor = make()
@@ -170,7 +187,7 @@ def test_process_that_is_killed_is_started_again_on_its_port(make: Make) -> None
     supervisor.pid(1, life=1)
     until(lambda: can_connect(ports[1]))
     (line,) = supervisor.logged("a process ended, and is started again")
-    assert (line["shard"], line["signal"], line["pause_s"]) == (1, "SIGKILL", 0)
+    assert (line["process"], line["shards"], line["signal"], line["pause_s"]) == (1, [1], "SIGKILL", 0)
     os.kill(supervisor.pid(1, life=1), signal.SIGKILL)
     supervisor.pid(1, life=2)
     until(lambda: can_connect(ports[1]))
@@ -186,7 +203,7 @@ def test_process_that_cannot_start_stops_the_whole_start(make: Make) -> None:
     assert supervisor.outcome() == (1, "")
     errors = supervisor.errors.read_text()
     assert "fairlog: shard 1: cannot use /nonexistent/file: No such file or directory\n" in errors
-    assert "fairlog: the process of shard 1 ended with exit code 1 before all were ready, and the others" in errors
+    assert "fairlog: process 1 ended with exit code 1 before all shards were ready, and the others were" in errors
     assert "Traceback" not in errors
     for k in range(3):
         assert not is_alive(int(read(supervisor.data / f"node-{k}-0") or 2**22 + 1))
@@ -252,9 +269,100 @@ def test_supervisor_whose_port_is_taken_starts_nothing(make: Make) -> None:
         listen = ",".join(f"127.0.0.1:{port}" for port in ports)
         supervisor = make("--listen", listen, "--processes", "2")
         assert supervisor.outcome() == (1, "")
-    sentence = f"fairlog: cannot listen on 127.0.0.1:{ports[1]} for process 1: Address already in use\n"
+    sentence = f"fairlog: cannot listen on 127.0.0.1:{ports[1]} for shard 1: Address already in use\n"
     assert supervisor.errors.read_text() == sentence
     assert not list(supervisor.data.glob("node-*"))
+
+
+# --- shards that move ------------------------------------------------------------------------------
+
+
+def shards_of(supervisor: Supervisor) -> list[dict[str, object]]:
+    return ask(supervisor.data, {"ask": "list"})["shards"]
+
+
+def test_shards_are_listed_with_who_serves_them_and_where(make: Make) -> None:
+    """The ids of the brokers follow from the first one's."""
+    supervisor = make()
+    ports = [int(line.rpartition(":")[2]) for line in supervisor.lines(3)]
+    assert shards_of(supervisor) == [
+        {
+            "shard": k,
+            "broker": 1 + k,
+            "listen": f"127.0.0.1:{ports[k]}",
+            "process": k,
+            "pid": supervisor.pid(k),
+            "state": "ready",
+        }
+        for k in range(3)
+    ]
+
+
+def test_shard_that_moves_is_served_under_its_address_by_the_other_process(make: Make) -> None:
+    """Nobody else is disturbed. A process without a shard ends; the supervisor's stop does not miss it."""
+    supervisor = make()
+    ports = [int(line.rpartition(":")[2]) for line in supervisor.lines(3)]
+    before = supervisor.pid(1)
+    assert ask(supervisor.data, {"ask": "move", "shard": 1, "process": 0}) == {}
+    assert can_connect(ports[1])
+    assert supervisor.pid(1, life=1) == supervisor.pid(0)
+    until(lambda: not is_alive(before))
+    assert [read(supervisor.data / f"node-{k}-1") for k in (0, 2)] == ["", ""]
+    assert supervisor.logged("node is ready", shard=1)[-1]["port"] == ports[1]
+    os.kill(supervisor.pid(0), signal.SIGKILL)
+    assert supervisor.pid(1, life=2) == supervisor.pid(0, life=1)
+    until(lambda: all(shard["state"] == "ready" for shard in shards_of(supervisor)))
+    (line,) = supervisor.logged("a process ended, and is started again")
+    assert (line["process"], line["shards"]) == (0, [0, 1])
+    supervisor.tell(signal.SIGTERM)
+    assert supervisor.outcome() == (0, "")
+
+
+def test_next_supervisor_gives_each_shard_to_its_process(make: Make) -> None:
+    """With fewer processes, or with more: these have no shard yet, and are not started."""
+    first = make()
+    first.lines(3)
+    assert ask(first.data, {"ask": "move", "shard": 2, "process": 0}) == {}
+    first.tell(signal.SIGTERM)
+    assert first.outcome() == (0, "")
+    for processes in ("2", "5"):
+        following = make("--processes", processes, shards="3")
+        following.lines(3)
+        assert [shard["process"] for shard in shards_of(following)] == [0, 1, 0]
+        assert len({shard["pid"] for shard in shards_of(following)}) == 2
+        following.tell(signal.SIGTERM)
+        assert following.outcome() == (0, "")
+    refused = make("--processes", "1", shards="3")
+    assert refused.outcome() == (1, "")
+    assert refused.errors.read_text() == (
+        f"fairlog: shard 1 in {refused.data} is served by process 1, but processes is 1: start the node with "
+        "--processes 2, or give the shard to another process first (fairlog shard move 1 --to 0)\n"
+    )
+
+
+def test_shard_that_cannot_be_served_where_it_moved_is_told_to_who_asked(make: Make) -> None:
+    """The process ends, and is started again with it; the shard can be moved away from there."""
+    start = "if number == 1 and os.environ['FAIRLOG_PROCESS'] == '0': open('/nonexistent/file')"
+    supervisor = make(start=start)
+    supervisor.lines(3)
+    answer = ask(supervisor.data, {"ask": "move", "shard": 1, "process": 0})
+    assert answer == {"refused": "the change is made, but process 0 has ended meanwhile; it is started again"}
+    assert ask(supervisor.data, {"ask": "move", "shard": 1, "process": 2}) == {}
+    until(lambda: all(shard["state"] == "ready" for shard in shards_of(supervisor)))
+    assert "fairlog: shard 1: cannot use /nonexistent/file" in supervisor.errors.read_text()
+    supervisor.tell(signal.SIGTERM)
+    assert supervisor.outcome() == (0, "")
+
+
+def test_shard_whose_port_is_taken_cannot_be_added(make: Make) -> None:
+    """Nobody is halted for it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        supervisor = make("--listen", f"127.0.0.1:{port - 1}", "--processes", "2", shards="1")
+        supervisor.lines(1)
+        refused = ask(supervisor.data, {"ask": "add", "process": None})["refused"]
+    assert refused == f"cannot listen on 127.0.0.1:{port} for shard 1: Address already in use"
+    assert read(supervisor.data / "node-0-1") == ""
 
 
 def test_reserved_port_can_be_listened_on_by_its_process_and_is_nobody_elses() -> None:

@@ -1,0 +1,184 @@
+"""`fairlog shard list|add|move`: which process of a node serves which shard; one more shard; another process for one.
+
+While the node runs its supervisor is asked, and carries the change out. Otherwise the change is written, for the next
+start. Both are the affair of whoever has the data directory, on the node's machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from fairlog.cli.errors import ClientError, Interrupted
+from fairlog.cli.output import say, show_json, show_table
+from fairlog.config import PROCESSES_MAX, Settings
+
+_T = TypeVar("_T")
+
+app = typer.Typer(
+    name="shard",
+    help="See which process serves which shard, add shards, and move them. On the node's machine.",
+    epilog="\b\nExample:\n  fairlog shard list",
+    no_args_is_help=True,
+)
+
+DataDir = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The node's data directory.", show_default="as for fairlog serve")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+_COLUMNS = ("shard", "broker", "listens on", "process", "process id", "state")
+
+
+@app.command("list", epilog="\b\nExample:\n  fairlog shard list --json")
+def list_all(data_dir: DataDir = None, json: Json = False) -> None:
+    """List the shards of a node, and the processes that serve them."""
+    shards = _shards(_settings(data_dir))
+    if json:
+        show_json(shards)
+    else:
+        show_table(_COLUMNS, [tuple(shard.values()) for shard in shards], empty="there are no shards yet")
+
+
+@app.command("add", epilog="\b\nExamples:\n  fairlog shard add\n  fairlog shard add --to 2")
+def add(
+    to: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="PROCESS", help="The process that serves it.", show_default="the one with the fewest shards"
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Add a shard to a node. Topics that are created later are spread over it as well.
+
+    In a running node all shards are halted for a moment. What is open stays open.
+    """
+    from fairlog.supervisor.machine import fewest
+
+    settings = _settings(data_dir)
+
+    def with_one_more(processes: Sequence[int]) -> Sequence[int]:
+        return [*processes, fewest(processes, settings.processes) if to is None else _checked(to)]
+
+    _change(settings, {"ask": "add", "process": to}, with_one_more)
+    shard = _shards(settings)[-1]
+    say(f"shard {shard['shard']} was added: broker {shard['broker']}, served by process {shard['process']}")
+
+
+@app.command("move", epilog="\b\nExample:\n  fairlog shard move 1 --to 3")
+def move(
+    shard: Annotated[int, typer.Argument(min=0, metavar="SHARD", help="The shard's number.")],
+    to: Annotated[int, typer.Option(min=0, metavar="PROCESS", help="The process that is to serve it.")],
+    data_dir: DataDir = None,
+) -> None:
+    """Have another process serve a shard.
+
+    In a running node the shard is halted for a moment. What is open stays open.
+    """
+
+    def moved(processes: Sequence[int]) -> Sequence[int]:
+        if shard >= len(processes):
+            raise ClientError(f"there is no shard {shard}: there are {len(processes)}, from 0 on")
+        return [_checked(to) if number == shard else process for number, process in enumerate(processes)]
+
+    _change(_settings(data_dir), {"ask": "move", "shard": shard, "process": to}, moved)
+    say(f"shard {shard} is served by process {to}")
+
+
+def _settings(data_dir: Path | None) -> Settings:
+    """Raises ClientError if the data directory has no data."""
+    from fairlog.config_sources import load
+    from fairlog.data_directory import CLUSTER_STORE
+
+    settings = load(flags={"data_dir": data_dir})
+    if not (settings.data_dir / CLUSTER_STORE).exists():
+        raise ClientError(f"{settings.data_dir} is no data directory of a node: name one with --data-dir")
+    return settings
+
+
+def _checked(process: int) -> int:
+    if process >= PROCESSES_MAX:
+        raise ClientError(f"there is no process {process}: there are at most {PROCESSES_MAX}, from 0 on")
+    return process
+
+
+def _shards(settings: Settings) -> Sequence[Mapping[str, Any]]:
+    """What `list` shows of each shard."""
+    answer = _ask(settings, {"ask": "list"})
+    if answer is not None:
+        return answer["shards"]
+    from fairlog.data_directory import read_cluster_store_in_use
+    from fairlog.directory import is_in_use
+    from fairlog.supervisor import allotment
+
+    node = _sentences(lambda: read_cluster_store_in_use(settings.data_dir))
+    # A node of one process with one shard has no supervisor.
+    state = "ready or starting" if _sentences(lambda: is_in_use(settings.data_dir)) else "away"
+    return [
+        {
+            "shard": shard,
+            "broker": node.node.node_id + shard,
+            "listen": None,
+            "process": process,
+            "pid": None,
+            "state": state,
+        }
+        for shard, process in enumerate(_sentences(lambda: allotment.load(settings.data_dir, node.shards)))
+    ]
+
+
+def _change(
+    settings: Settings, question: Mapping[str, object], changed: Callable[[Sequence[int]], Sequence[int]]
+) -> None:
+    """Have the supervisor make a change; without one, change the processes of the shards on disk."""
+    answer = _ask(settings, question)
+    if answer is None:
+        _sentences(lambda: _change_at_rest(settings, changed))
+    elif "refused" in answer:
+        raise ClientError(str(answer["refused"]))
+
+
+def _change_at_rest(settings: Settings, changed: Callable[[Sequence[int]], Sequence[int]]) -> None:
+    from fairlog.data_directory import MANIFEST, RESTORING, read_cluster_store
+    from fairlog.directory import DirectoryInUse, locked_directory
+    from fairlog.supervisor import allotment, changes
+
+    try:
+        with locked_directory(settings.data_dir):
+            if any((settings.data_dir / name).exists() for name in (MANIFEST, RESTORING)):
+                raise ClientError(f"{settings.data_dir} is a backup: start a node in it first")
+            shards = read_cluster_store(settings.data_dir).shards
+            changes.write(settings, changed(allotment.load(settings.data_dir, shards)), shards)
+    except DirectoryInUse as error:
+        raise ClientError(
+            f"{error}, which has no supervisor: stop the node, or restart it with two processes or more (--processes)"
+        ) from error
+
+
+def _ask(settings: Settings, question: Mapping[str, object]) -> Mapping[str, Any] | None:
+    """The supervisor's answer; None if there is none here."""
+    from fairlog.supervisor.control import ControlFailed, NoSupervisor, ask
+
+    try:
+        return ask(settings.data_dir, question)
+    except NoSupervisor:
+        return None
+    except ControlFailed as error:
+        raise ClientError(str(error)) from error
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted: the node goes on with what it was asked for; see fairlog shard list") from None
+
+
+def _sentences(of: Callable[[], _T]) -> _T:
+    """What it answers. Makes a ClientError of an error that is a sentence."""
+    from fairlog.cluster.opening import StoreMismatch
+    from fairlog.directory import DirectoryInUse, DirectoryUnusable
+    from fairlog_types import CorruptStorage, StorageFailure
+
+    try:
+        return of()
+    except (DirectoryInUse, DirectoryUnusable, StoreMismatch, CorruptStorage, StorageFailure) as error:
+        raise ClientError(str(error)) from error

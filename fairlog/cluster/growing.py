@@ -1,0 +1,51 @@
+"""How a data directory gets one more shard, while no process has its cluster store open.
+
+One synced LMDB transaction writes all of it, so a crash leaves the old number of shards or the new one. The new shard
+has no record of its own before its first start. Nothing else changes its place (`shard.placement`).
+
+One shard counts its starts under `starts`; of several each has a record. So shard 0 takes its starts with it: leader
+epochs never go back. Blocking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fairlog.cluster import environments, records
+from fairlog.cluster.features import supported_over, unsupported
+from fairlog.cluster.opening import STORE_FILE, StoreMismatch, begin, content, named, opened, put
+from fairlog.config import PROCESSES_MAX
+from fairlog_types import CorruptStorage
+from shard.directory import FIRST_SHARD
+
+
+def add_shard(directory: Path, *, node_id: int, move_note: Callable[[], None]) -> int:
+    """Add a shard to the store in `directory`, durably; answers how many there are then.
+
+    `node_id` is that of shard 0. From one shard to two, `move_note` is called before this is committed, and not if the
+    shard is refused (`fairlog.last_run.move_note`); the next `EmbeddedStore.prepare` fixes the group separator. Raises
+    StoreMismatch if there cannot be one more, CorruptStorage, StorageFailure, and what `move_note` raises.
+    """
+    if not (directory / STORE_FILE).exists():
+        raise CorruptStorage(f"the cluster store {directory / STORE_FILE} is missing: start the node first")
+    environment = opened(directory, PROCESSES_MAX)
+    try:
+        with named(directory), environment.begin(write=True) as transaction:
+            shards = records.decode_shards(content(transaction))
+            if shards == PROCESSES_MAX:
+                raise StoreMismatch(f"there are {shards} shards already, which is the most there may be: add none")
+            memory = begin(transaction, directory, node_id, 0, shards, FIRST_SHARD, supported_over(shards))
+            if (problem := unsupported(supported_over(shards + 1), memory.features.chosen)) is not None:
+                raise StoreMismatch(f"with several shards, {problem} Take it down first (UpdateFeatures)")
+            if shards == 1:
+                move_note()
+                put(transaction, {records.shard_key(FIRST_SHARD): records.encode_shard(memory.record_of(FIRST_SHARD))})
+                transaction.delete(records.GROUP_JOURNALS_BEGUN_KEY)
+            if memory.first_shards is None:
+                transaction.put(records.FIRST_SHARDS_KEY, records.encode_count(shards))
+            transaction.put(records.FORMAT_KEY, records.encode_format(records.GROWN_VERSION))
+            transaction.put(records.SHARDS_KEY, records.encode_count(shards + 1))
+    finally:
+        environments.release(directory)
+    return shards + 1

@@ -1,0 +1,162 @@
+"""A node of one shard that grows: what was there stays where it is, and what comes is spread over all shards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from scripts.node_process import READY_PREFIX, ROOT
+from tests.cli.in_process import FairlogCommand
+from tests.cli.processes import FAIRLOG
+
+pytestmark = pytest.mark.slow
+
+WAIT_S = 60
+PARTITIONS = 4
+GROUP = "readers"
+
+
+@contextmanager
+def served(data: Path, *options: str) -> Generator[str]:
+    """A node on any free ports, stopped in good order at the end; where its first broker is."""
+    log = data.with_name(f"{data.name}.log")
+    command = [*FAIRLOG, "serve", "--data-dir", str(data), "--listen", "127.0.0.1:0", "--admin", "off", *options]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLOG_")}
+    with log.open("ab") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT, env=environment)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith(READY_PREFIX), log.read_text()[-4000:]
+        yield line.removeprefix(READY_PREFIX).strip()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0, log.read_text()[-4000:]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def make_topic(address: str, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(WAIT_S)
+
+
+def leaders(address: str, topic: str) -> set[int]:
+    admin = AdminClient({"bootstrap.servers": address})
+    partitions = admin.list_topics(topic, WAIT_S).topics[topic].partitions
+    return {each.leader for each in partitions.values()}
+
+
+def writer(address: str) -> Producer:
+    producer = Producer({"bootstrap.servers": address, "transactional.id": "writer", "log_level": 0})
+    producer.init_transactions(WAIT_S)
+    return producer
+
+
+def write(producer: Producer, value: str, *topics: str) -> None:
+    """To each partition, in the transaction that is open."""
+    for topic in topics:
+        for partition in range(PARTITIONS):
+            producer.produce(topic, value, partition=partition)
+    assert producer.flush(WAIT_S) == 0
+
+
+def read(address: str, topic: str) -> Sequence[Sequence[str]]:
+    """All values of each partition, up to its end."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "any", "enable.auto.commit": False})
+    with contextlib.closing(consumer):
+        places = [TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)]
+        missing = sum(consumer.get_watermark_offsets(place, WAIT_S)[1] for place in places)
+        consumer.assign(places)
+        values: list[list[str]] = [[] for _ in places]
+        while missing:
+            message = consumer.poll(WAIT_S)
+            assert message is not None
+            assert message.error() is None
+            values[message.partition()].append(message.value().decode())
+            missing -= 1
+        return values
+
+
+def offsets_of(address: str, topic: str) -> Mapping[int, int]:
+    """Where the group stands."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": GROUP})
+    with contextlib.closing(consumer):
+        places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+        return {place.partition: place.offset for place in consumer.committed(places, WAIT_S)}
+
+
+def commit_offsets(address: str, topic: str, offset: int) -> None:
+    consumer = Consumer({"bootstrap.servers": address, "group.id": GROUP, "enable.auto.commit": False})
+    with contextlib.closing(consumer):
+        places = [TopicPartition(topic, partition, offset) for partition in range(PARTITIONS)]
+        consumer.commit(offsets=places, asynchronous=False)
+
+
+def test_node_of_one_process_grows_while_a_client_has_a_transaction_open(
+    tmp_path: Path, fairlog: FairlogCommand
+) -> None:
+    """Its directory, its topics and its groups stay as they are; transactions go over both shards; backups do, too."""
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    with served(data) as address:
+        make_topic(address, "before")
+        producer = writer(address)
+        producer.begin_transaction()
+        write(producer, "0", "before")
+        producer.commit_transaction(WAIT_S)
+        commit_offsets(address, "before", 1)
+        status, _, errors = fairlog("shard", "add", "--data-dir", str(data))
+        assert status == 1
+        assert "has no supervisor: stop the node, or restart it with two processes or more" in errors
+    with served(data, "--processes", "2") as address:
+        producer = writer(address)
+        producer.begin_transaction()
+        write(producer, "1", "before")
+        assert fairlog("shard", "add", "--data-dir", str(data)) == (
+            0,
+            "shard 1 was added: broker 2, served by process 1\n",
+            "",
+        )
+        make_topic(address, "later")
+        assert (leaders(address, "before"), leaders(address, "later")) == ({1}, {1, 2})
+        write(producer, "1", "later")
+        producer.commit_transaction(WAIT_S)
+        assert read(address, "before") == [["0", "1"]] * PARTITIONS
+        assert read(address, "later") == [["1"]] * PARTITIONS
+        assert set(offsets_of(address, "before").values()) == {1}
+        commit_offsets(address, "later", 1)
+        assert fairlog("backup", str(backup), "--data-dir", str(data))[0] == 0
+    assert fairlog("verify", str(data))[0] == 0
+    assert fairlog("verify", str(backup))[0] == 0
+    refused = subprocess.run(
+        [sys.executable, "-m", "fairlog.cli", "serve", "--data-dir", str(data), "--processes", "1", "--admin", "off"],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert "is served by process 1, but processes is 1: start the node with --processes 2, or give" in refused.stderr
+    status, _, errors = fairlog("shard", "move", "1", "--to", "0", "--data-dir", str(backup))
+    assert (status, "is a backup: start a node in it first" in errors) == (1, True)
+    assert fairlog("shard", "move", "1", "--to", "0", "--data-dir", str(data))[0] == 0
+    for directory, processes in ((data, "1"), (backup, "2")):
+        with served(directory, "--processes", processes) as address:
+            assert read(address, "before") == [["0", "1"]] * PARTITIONS
+            assert read(address, "later") == [["1"]] * PARTITIONS
+            assert set(offsets_of(address, "later").values()) == {1}
+            producer = writer(address)
+            producer.begin_transaction()
+            write(producer, "2", "before", "later")
+            producer.commit_transaction(WAIT_S)
+            assert read(address, "later") == [["1", "2"]] * PARTITIONS
+        assert fairlog("verify", str(directory))[0] == 0

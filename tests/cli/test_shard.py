@@ -1,0 +1,96 @@
+"""`fairlog shard` in a data directory that no node uses, and where there is none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fairlog.cluster.embedded import EmbeddedStore
+from fairlog.data_directory import CLUSTER, read_cluster_store
+from fairlog.directory import locked_directory
+from tests.cli.in_process import FairlogCommand
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data directory of three shards."""
+    EmbeddedStore.prepare(tmp_path / CLUSTER, node_id=1, group_journal_count=16, shards=3)
+    return tmp_path
+
+
+def processes(fairlog: FairlogCommand, data: Path) -> list[int]:
+    status, out, errors = fairlog("shard", "list", "--json", "--data-dir", str(data))
+    assert (status, errors) == (0, "")
+    return [shard["process"] for shard in json.loads(out)]
+
+
+def test_shards_at_rest_are_listed_as_away(fairlog: FairlogCommand, data: Path) -> None:
+    """Where they listen, the next start says."""
+    status, out, _ = fairlog("shard", "list", "--data-dir", str(data))
+    assert status == 0
+    rows = [line.split() for line in out.splitlines()]
+    assert rows[1:] == [[str(k), str(k + 1), "-", str(k), "-", "away"] for k in range(3)]
+
+
+def test_shard_at_rest_moves_for_the_next_start(fairlog: FairlogCommand, data: Path) -> None:
+    """Into any process that there may be; which there are, the next start says."""
+    status, out, _ = fairlog("shard", "move", "2", "--to", "0", "--data-dir", str(data))
+    assert (status, out) == (0, "shard 2 is served by process 0\n")
+    assert processes(fairlog, data) == [0, 1, 0]
+    assert fairlog("shard", "move", "0", "--to", "63", "--data-dir", str(data))[0] == 0
+    assert processes(fairlog, data) == [63, 1, 0]
+
+
+def test_shard_is_added_at_rest(fairlog: FairlogCommand, data: Path) -> None:
+    """To the process that is named."""
+    status, out, _ = fairlog("shard", "add", "--to", "1", "--data-dir", str(data))
+    assert (status, out) == (0, "shard 3 was added: broker 4, served by process 1\n")
+    assert processes(fairlog, data) == [0, 1, 2, 1]
+    assert read_cluster_store(data).shards == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["move", "3", "--to", "0"], "there is no shard 3: there are 3, from 0 on"),
+        (["move", "1", "--to", "64"], "there is no process 64: there are at most 64, from 0 on"),
+        (["add", "--to", "64"], "there is no process 64"),
+    ],
+)
+def test_change_that_is_not_possible_is_refused(
+    fairlog: FairlogCommand, data: Path, arguments: list[str], words: str
+) -> None:
+    """In a sentence; nothing is changed."""
+    status, out, errors = fairlog("shard", *arguments, "--data-dir", str(data))
+    assert (status, out) == (1, "")
+    assert words in errors
+    assert processes(fairlog, data) == [0, 1, 2]
+
+
+def test_node_without_a_supervisor_cannot_be_asked_to_move_shards(fairlog: FairlogCommand, data: Path) -> None:
+    """It is told how to get one."""
+    with locked_directory(data):
+        status, _, errors = fairlog("shard", "move", "1", "--to", "0", "--data-dir", str(data))
+    assert status == 1
+    assert "is in use by process" in errors
+    assert "has no supervisor: stop the node, or restart it with two processes or more (--processes)" in errors
+
+
+@pytest.mark.parametrize("command", [["list"], ["add"], ["move", "0", "--to", "0"]])
+def test_directory_without_data_has_no_shards(fairlog: FairlogCommand, tmp_path: Path, command: list[str]) -> None:
+    """A mistyped path is not made a data directory."""
+    status, _, errors = fairlog("shard", *command, "--data-dir", str(tmp_path / "typo"))
+    assert status == 1
+    assert "typo is no data directory of a node: name one with --data-dir" in errors
+    assert not (tmp_path / "typo").exists()
+
+
+def test_damaged_allotment_is_told_in_a_sentence(fairlog: FairlogCommand, data: Path) -> None:
+    """With what to do."""
+    (data / "allotment").write_text("{}")
+    for command in (["list"], ["move", "0", "--to", "1"]):
+        status, _, errors = fairlog("shard", *command, "--data-dir", str(data))
+        assert status == 1
+        assert "allotment does not say which process serves which shard: remove it" in errors
