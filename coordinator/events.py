@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from coordinator.answers import Answer
 from coordinator.group_records import GroupRecord
-from coordinator.messages import ApplyCommit, Begin, DiscardTransaction, Expected, Prepare
+from coordinator.messages import ApplyCommit, Begin, DiscardTransaction, Expected, Prepare, Resume
 from coordinator.settings import CoordinatorSettings
 from fairlog_types import LeaderEpoch, LogId, Placement, ProducerEpoch, ProducerId, TxId
 
@@ -232,7 +232,7 @@ class AskBegin:
 class AskResume:
     """After a restart: tell the participants that the transaction is still open. `Resumed` is the next event."""
 
-    message: Begin
+    message: Resume
 
 
 @dataclass(frozen=True, slots=True)

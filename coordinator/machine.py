@@ -39,7 +39,7 @@ from coordinator import events as ev
 from coordinator.answers import CommittedTransaction, Granted, Refusal
 from coordinator.group_records import BeginRecord, CommittedRecord, ExpiredRecord
 from coordinator.id_records import prepare_abort_record, producer_record
-from coordinator.messages import Begin, Prepare
+from coordinator.messages import Begin, Prepare, Resume
 from coordinator.producer import OpenTransaction, Outcome, Producer
 from coordinator.states import NEXT_STATES, EventKind, IdState
 from coordinator.steps import Step
@@ -187,7 +187,7 @@ def _expire(producer: Producer, _event: ev.Idle) -> Step:
 def _restarted(producer: Producer, event: ev.Restarted) -> Step:
     """What was open goes on, if it may. If BEGINs may be lost, every id may have had one open, and must abort."""
     if producer.transaction is not None and event.tail_kept and event.goes_on:
-        return producer, (ev.AskResume(Begin(producer.txid, tuple(producer.transaction.logs))),)
+        return producer, (ev.AskResume(Resume(producer.txid, producer.transaction.logs)),)
     after = producer
     if producer.transaction is not None:
         after = steps.aborted(after)

@@ -44,8 +44,17 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
+class Resume:
+    """The coordinator has started again: the transaction has begun in these logs before, and is still open."""
+
+    txid: TxId
+    logs: Mapping[LogId, LeaderEpoch]
+    """With the leader epoch in which each began it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Resumed:
-    """The answer to `Begin` said again after a restart. Logs that were deleted meanwhile are in neither."""
+    """The answer to `Resume`. Logs that were deleted meanwhile are in neither."""
 
     leader_epochs: Mapping[LogId, LeaderEpoch]
     """Also of logs that hold records of the transaction and were not named: they were being added at the stop."""
@@ -56,7 +65,8 @@ class Resumed:
 class Undecided(NamedTuple):
     """A transaction that is open, being decided or being copied, as its coordinator sees it."""
 
-    logs: tuple[LogId, ...]
+    logs: Mapping[LogId, LeaderEpoch]
+    """With the leader epoch in which each began it."""
     is_closed: bool
     """It takes no more batches."""
 
@@ -172,8 +182,8 @@ class Participants(Protocol):
         """Fence older epochs and open the transaction. Raises StorageFailure if a fence cannot be written."""
         ...
 
-    async def resume(self, message: Begin) -> Resumed:
-        """After a restart that lost nothing: the transaction has begun in these logs before, and is still open.
+    async def resume(self, message: Resume) -> Resumed:
+        """After a restart of the coordinator that lost nothing.
 
         Sent for every transaction that goes on, before requests are served. What the logs hold of others is discarded.
         """

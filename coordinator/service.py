@@ -307,10 +307,12 @@ class Coordinator:
         for entry in self._table.entries.values():
             producer = entry.producer
             for decided in producer.decided:
-                found[decided.txid] = Undecided(tuple(decided.expected), is_closed=True)
+                found[decided.txid] = Undecided(
+                    {log: it.leader_epoch for log, it in decided.expected.items()}, is_closed=True
+                )
             if producer.transaction is not None:
                 is_closed = producer.is_kept or producer.state is not IdState.OPEN
-                found[producer.txid] = Undecided(tuple(producer.transaction.logs), is_closed)
+                found[producer.txid] = Undecided(producer.transaction.logs, is_closed)
         return found
 
     def lacks_commits(self, log: LogId) -> bool:

@@ -19,7 +19,7 @@ the groups whose offsets log its shard leads, and the transactional ids whose gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 from uuid import UUID
@@ -273,6 +273,9 @@ class Broker:
     """What takes cuts over several shards; None if this broker is alone."""
     other_offsets: OtherOffsets | None = None
     """What has other shards write offsets; None if this broker is alone."""
+    hear_coordinator: Callable[[str], Awaitable[None]] | None = None
+    """Wait until the coordinator of a transactional id has said, since the start of this broker, which transactions are
+    open here. It does so once the two are connected. None if this broker is alone, and knows."""
     looking_into: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(LOOKED_INTO_MAX))
     """For threads that unpack what producers send."""
 

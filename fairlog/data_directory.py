@@ -105,7 +105,7 @@ def last_run_ended(directory: Path) -> str | None:
 
 def _ended(note: Path) -> str | None:
     try:
-        _, ended = note.read_text(encoding="ascii").split()
+        _, ended, *_ = note.read_text(encoding="ascii").split()
     except (FileNotFoundError, ValueError):
         return None
     return ended if ended in _WORST_FIRST else None

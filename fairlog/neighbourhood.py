@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
+from fairlog.cluster.coordinators import shard_of_transactional_id
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.interbroker.peers import Peers
-from fairlog_types import LogId, ShardNumber
+from fairlog_types import LeaderEpoch, LogId, ShardNumber
 from shard.conversation import Message
 from shard.cut_messages import NoCut
 from shard.cutting import TAKER
@@ -51,11 +52,21 @@ class Neighbourhood:
         host, port = self.listeners[0].socket.getsockname()[:2]
         return host, port
 
-    async def open(self, nursery: trio.Nursery, shard: Shard, *, tail_kept: bool) -> None:
-        """Begin to carry messages, once the shard leads its logs. `tail_kept`: see `Shard.run_links`."""
+    async def open(self, nursery: trio.Nursery, shard: Shard, *, whole_since: LeaderEpoch) -> None:
+        """Begin to carry messages, once the shard leads its logs. `whole_since`: see `Shard.run_links`."""
         self._shard = shard
-        await nursery.start(shard.run_links, tail_kept)
+        await nursery.start(shard.run_links, whole_since)
         await nursery.start(self._peers.run, self.listeners, self._cluster.placement.others(self._cluster.shard))
+
+    def hearing(self, shard: Shard, group_separator: str) -> Callable[[str], Awaitable[None]]:
+        """What `Broker.hear_coordinator` is to be."""
+
+        async def hear(transactional_id: str) -> None:
+            coordinator = shard_of_transactional_id(self._cluster, transactional_id, group_separator)
+            if coordinator != self._cluster.shard:
+                await shard.hear(coordinator)
+
+        return hear
 
     def _other_shard_of(self, log: LogId) -> ShardNumber | None:
         shard = self._cluster.shard_of(log)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import resource
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -138,20 +138,24 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             shard = await _open_shard(stack, directory, settings, cluster, last_run, offset_index, neighbourhood)
             group_configs = LiveGroupConfigs(settings.groups, cluster)
             groups = _make_groups(settings, cluster, group_configs, offset_index)
-            offsets = _make_offsets(settings, cluster, shard, offset_index, groups)
+            hear_coordinator = (
+                None if neighbourhood is None else neighbourhood.hearing(shard, settings.transactions.group_separator)
+            )
+            offsets = _make_offsets(settings, cluster, shard, offset_index, groups, hear_coordinator)
             topics = LocalTopics(cluster, shard, _now_ms, on_deleted=offsets.topic_deleted)
             await topics.recover()
             await shard.lead(offsets.logs())
+            whole_since = last_run.whole_since(shard.leader_epoch)
 
             async with trio.open_nursery() as background:
                 if neighbourhood is not None:
                     background.start_soon(cluster.run)
                     background.start_soon(live.follow)
-                    await neighbourhood.open(background, shard, tail_kept=last_run.tail_kept)
-                await shard.recover(tail_kept=last_run.tail_kept)
+                    await neighbourhood.open(background, shard, whole_since=whole_since)
+                await shard.recover(whole_since=whole_since)
                 background.start_soon(shard.partitions.run)
                 await shard.drain()
-                await trio.to_thread.run_sync(last_run.begin)
+                await trio.to_thread.run_sync(last_run.begin, shard.leader_epoch)
                 await offsets.load()
                 background.start_soon(shard.coordinator.run)  # from now on what is open may time out
                 background.start_soon(topics.run)
@@ -175,6 +179,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     group_configs,
                     shard.cutting,
                     shard.other_offsets,
+                    hear_coordinator,
                 )
                 log.info(
                     "ready",
@@ -424,7 +429,12 @@ def _make_groups(
 
 
 def _make_offsets(
-    settings: Settings, cluster: EmbeddedStore, shard: Shard, index: OffsetIndex, groups: NodeGroups
+    settings: Settings,
+    cluster: EmbeddedStore,
+    shard: Shard,
+    index: OffsetIndex,
+    groups: NodeGroups,
+    hear_coordinator: Callable[[str], Awaitable[None]] | None,
 ) -> CommittedOffsets:
     placement, separator = cluster.placement, settings.transactions.group_separator
     alone = placement.shards == 1
@@ -439,6 +449,7 @@ def _make_offsets(
         coordinates=lambda transactional_id: (
             alone or shard_of_transactional_id(cluster, transactional_id, separator) == cluster.shard
         ),
+        hear_coordinator=hear_coordinator,
         topics=cluster,
         commit_bytes_max=settings.requests.message_bytes_max,
         retention_ms=settings.offsets.retention_minutes * 60_000,

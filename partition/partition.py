@@ -312,11 +312,11 @@ class Partition:
             self.write(Fence(txid.producer_id, txid.epoch))
         return self.state.begin(txid)
 
-    async def prepare(self, txid: TxId, leader_epoch: LeaderEpoch, coordinator: ShardNumber) -> JournalPosition | str:
+    async def prepare(self, txid: TxId, coordinator: ShardNumber) -> JournalPosition | str:
         """Prepare for another shard's coordinator: through where the journal must be on disk, or why not, in words.
 
-        The transaction, which was begun in that leader epoch, takes no more batches; behind them PREPARED is written,
-        unless it stands there, or the transaction is applied. Idempotent. Raises StorageFailure.
+        The transaction, which has lost no records, takes no more batches; behind them PREPARED is written, unless it
+        stands there, or the transaction is applied. Idempotent. Raises StorageFailure.
         """
         if not await self.wait_for_room(0):
             return RefusedAppend.UNKNOWN_LOG.value
@@ -332,8 +332,6 @@ class Partition:
             held = state.held(txid)
             assert held is not None
         if held.prepared_for is None:
-            if held.records and held.leader_epoch != leader_epoch:
-                return f"{self.log} has begun {txid} in leader epoch {held.leader_epoch}, not {leader_epoch}"
             self.write(Prepared(txid, held.records, coordinator))
         through = state.written_through(txid)
         assert through is not None, "PREPARED stands for an open transaction"

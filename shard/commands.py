@@ -28,6 +28,7 @@ from coordinator.messages import (
     DiscardTransaction,
     Prepare,
     Prepared,
+    Resume,
     Undecided,
 )
 from fairlog_types import LogId, ShardNumber, StorageFailure, TxId
@@ -42,13 +43,6 @@ logger = structlog.get_logger("fairlog.participant")
 
 _NO_FILES_PAUSE_S = 0.5
 """Between two attempts to prepare again while no file can be opened."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """See `Participants.resume`. Answered with `Resumed`."""
-
-    message: Begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +109,9 @@ class Commands:
             case Begin():
                 participant.note_coordinator(shard, body.txid)
                 return lambda: _or_failed(participant.begin(body))
-            case Resume(message):
-                participant.note_coordinator(shard, message.txid)
-                return lambda: _or_failed(participant.resume(message))
+            case Resume():
+                participant.note_coordinator(shard, body.txid)
+                return lambda: _or_failed(participant.resume(body))
             case PrepareAll(messages):
                 for message in messages:
                     participant.note_coordinator(shard, message.txid)

@@ -41,6 +41,7 @@ from coordinator.messages import (
     Expected,
     Prepare,
     Prepared,
+    Resume,
     Resumed,
     Undecided,
 )
@@ -61,7 +62,6 @@ from journal.journal import NoFiles
 from partition.answers import RefusedAppend
 from partition.partition import Partition
 from partition.placed import Placed
-from partition.state import Held
 from shard.partitions import Partitions
 from shard.place_order import SaidAgain, place_order
 
@@ -108,7 +108,7 @@ class LocalPreparation:
 class LocalApplication:
     """Where `apply` has placed records, and what must be copied until all can be read. An `Application`."""
 
-    __slots__ = ("_partitions", "_placements", "_recovered", "_visible_at")
+    __slots__ = ("_durable_through", "_partitions", "_placements", "_recovered", "_visible_at")
 
     def __init__(self, partitions: Partitions, recovered: trio.Event) -> None:
         """`recovered` is set when what is noted has been placed."""
@@ -116,18 +116,26 @@ class LocalApplication:
         self._recovered = recovered
         self._placements: list[tuple[Placement, ...]] = []
         self._visible_at: dict[Partition, Offset] = {}
+        self._durable_through: dict[Partition, JournalPosition] = {}
 
     def note(self, txid: TxId, logs: Iterable[LogId]) -> None:
         """The next message is placed, in these logs.
 
         In a log of marker mode, where others' records stand between those of the transaction, a place tells where its
         first one is, and how many there are; it is visible with all that stands there by now.
+
+        Where nothing was written, nothing becomes visible. But if that log is PREPARED on disk, its decision must be
+        there, too, before it is answered: nobody would tell it again after a loss of power.
         """
         places: list[Placement] = []
         for log in logs:
             partition = self._partitions.get(log)
             applied = None if partition is None else partition.state.applied(txid)
-            if partition is not None and applied is not None and applied.record_count:
+            if partition is None or applied is None:
+                continue
+            if not applied.record_count:
+                self._durable_through[partition] = partition.journal.end
+            else:
                 places.append(Placement(log, applied.base_offset, applied.record_count))
                 offset = partition.mode.visible_at(partition.state, applied)
                 self._visible_at[partition] = max(self._visible_at.get(partition, offset), offset)
@@ -137,6 +145,8 @@ class LocalApplication:
         """See `Application.visible`: each log is waited for once."""
         if not self._recovered.is_set():
             await self._recovered.wait()
+        for partition, through in self._durable_through.items():
+            await partition.durable(through)
         for partition, offset in self._visible_at.items():
             await partition.visibility.reach(offset)
         led = self._partitions.by_log
@@ -167,8 +177,9 @@ class Participant:
         """What coordinators have had applied since the start; None as soon as that is placed."""
         self._recovered = trio.Event()
         self._next_apply_number = 0
-        self.tail_kept = True
-        """Whether all that was appended before the start is still there."""
+        self.whole_since = LeaderEpoch(0)
+        """The leader epoch since which nothing that was appended here was lost: that of the last start that could not
+        trust what the run before had left. What began earlier and has not PREPARED may lack records."""
         self._coordinators: dict[TxId, ShardNumber] = {}
         """Whose the undecided transactions of other shards' coordinators are, as far as these have said so."""
         self._unsaid: dict[ShardNumber, set[TxId]] = {}
@@ -193,6 +204,11 @@ class Participant:
             for shard in sorted(awaited - told):
                 logger.info("waiting for the coordinator of another shard", other_shard=shard)
             told |= awaited
+            await self._heard.wait()
+
+    async def hear(self, coordinator: ShardNumber) -> None:
+        """Wait until that shard's coordinator has said, since the start of this shard, what is undecided."""
+        while coordinator not in self._said_all:
             await self._heard.wait()
 
     def _awaited(self, others: Collection[ShardNumber]) -> set[ShardNumber]:
@@ -231,15 +247,13 @@ class Participant:
             for log in logs:
                 partition = self._partitions.get(log)
                 held = None if partition is None else partition.state.held(txid)
-                if partition is not None and held is not None and (txid not in self._resumed or self._is_torn(held)):
+                if partition is None or held is None:
+                    continue
+                if txid not in self._resumed or self._is_torn(partition, txid, held.leader_epoch):
                     logger.info("orphan discarded", log=str(log), txid=str(txid))
                     self._discard_if_possible(partition, txid)
         self._found_open.clear()
         self._resumed.clear()
-
-    def _is_torn(self, held: Held) -> bool:
-        """Whether it can never be prepared, as records of it may be lost. The next start would not know that."""
-        return not self.tail_kept and held.prepared_for is None and held.leader_epoch < self._partitions.leader_epoch
 
     # --- the coordinators of other shards -----------------------------------------------------
 
@@ -260,15 +274,15 @@ class Participant:
         """
         for txid, (logs, is_closed) in undecided.items():
             self._coordinators[txid] = shard
-            partitions = [partition for partition in map(self._partitions.get, logs) if partition is not None]
-            lost = [answer for each in partitions if isinstance(answer := self._resume_in(each, txid), str)]
+            led = {log: partition for log in logs if (partition := self._partitions.get(log)) is not None}
+            resumed = [self._resume_in(partition, txid, logs[log]) for log, partition in led.items()]
             if is_closed:
-                for partition in partitions:
+                for partition in led.values():
                     partition.state.seal(txid)
-            elif not lost:
+            elif not any(isinstance(answer, str) for answer in resumed):
                 self._open[txid.producer_id] = txid
             self._note_resumed(txid)
-            if all(partition.state.held(txid) is None for partition in partitions):
+            if all(partition.state.held(txid) is None for partition in led.values()):
                 self._forget(txid)  # it is applied here; nothing more will be said of it
         for txid in self._unsaid.pop(shard, set()) - undecided.keys():
             self._forget(txid)
@@ -280,17 +294,19 @@ class Participant:
         self._heard.set()
         self._heard = trio.Event()
 
-    def _resume_in(self, partition: Partition, txid: TxId) -> LeaderEpoch | str:
-        """See `PartitionState.resume`. After a loss of power, only what was begun since goes on.
-
-        Of another shard's transaction of which nothing is here, an earlier loss may have taken all.
-        """
-        held = partition.state.held(txid)
-        if (held is None and (not self.tail_kept or txid in self._coordinators)) or (
-            held is not None and self._is_torn(held)
-        ):
+    def _resume_in(self, partition: Partition, txid: TxId, begun_in: LeaderEpoch) -> LeaderEpoch | str:
+        """See `PartitionState.resume`. After a loss of power, only what was begun since goes on."""
+        if self._is_torn(partition, txid, begun_in):
             return f"{partition.log} may have lost records of {txid}"
         return partition.state.resume(txid)
+
+    def _is_torn(self, partition: Partition, txid: TxId, begun_in: LeaderEpoch) -> bool:
+        """Whether the transaction, begun in that leader epoch, may have lost records, and so can never be prepared.
+
+        Of one of which nothing is here, a loss may have taken all. PREPARED is on disk, and tells that it is whole.
+        """
+        held = partition.state.held(txid)
+        return begun_in < self.whole_since and (held is None or held.prepared_for is None)
 
     def _forget(self, txid: TxId) -> None:
         """It takes no more batches here, and its coordinator has nothing more to say of it."""
@@ -325,16 +341,16 @@ class Participant:
             self._coordinators.pop(message.txid, None)
         return Begun(epochs, refused)
 
-    async def resume(self, message: Begin) -> Resumed:
+    async def resume(self, message: Resume) -> Resumed:
         """See `Participants.resume`. Its batches are known from the journals; from here on it takes more of them."""
         txid = message.txid
         epochs: dict[LogId, LeaderEpoch] = {}
         lost: dict[LogId, str] = {}
-        for log in dict.fromkeys((*message.logs, *self._logs_with(txid))):
+        for log, begun_in in {**self._logs_with(txid), **message.logs}.items():
             partition = self._partitions.get(log)
             if partition is None:
                 continue
-            answer = self._resume_in(partition, txid)
+            answer = self._resume_in(partition, txid, begun_in)
             if isinstance(answer, str):
                 lost[log] = answer
             else:
@@ -344,13 +360,15 @@ class Participant:
             self._note_resumed(txid)
         return Resumed(epochs, lost)
 
-    def _logs_with(self, txid: TxId) -> Sequence[LogId]:
-        """Where the transaction has begun, whether its coordinator has written it down or not."""
-        if self._said_again is not None:
-            return self._found_open.get(txid, ())
-        if self._open.get(txid.producer_id) != txid:
-            return ()
-        return [log for log, partition in self._partitions.by_log.items() if partition.state.held(txid) is not None]
+    def _logs_with(self, txid: TxId) -> dict[LogId, LeaderEpoch]:
+        """Where the transaction has begun, whether its coordinator has written it down or not, and in which epoch.
+
+        What takes batches may have begun in this start, also while the shard recovers. The rest was found in journals.
+        """
+        takes_batches = self._open.get(txid.producer_id) == txid
+        logs = self._partitions.by_log if takes_batches else self._found_open.get(txid, ())
+        held = {log: partition.state.held(txid) for log in logs if (partition := self._partitions.get(log)) is not None}
+        return {log: it.leader_epoch for log, it in held.items() if it is not None}
 
     async def admit(self) -> None:
         """See `Participants.admit`. In one shard a cut is taken at one instant, and nobody waits."""
@@ -412,7 +430,7 @@ class Participant:
                 if message.only_closes:
                     partition.state.seal(txid)
                     continue
-                if is_again and self.tail_kept and not partition.journal.begun:
+                if is_again and leader_epoch >= self.whole_since and not partition.journal.begun:
                     refused.setdefault(log, f"{log} has no journal")
                     gone[log] = str(self._partitions.journal_directory(log))
                     continue
@@ -458,14 +476,12 @@ class Participant:
         has_room = await partition.wait_for_room(0)
         if has_room and state.applied(txid) is None and self._coordinators.get(txid) != coordinator:
             return f"{txid} was aborted meanwhile"
-        if is_again and self.tail_kept and txid.producer_id not in state.windows:
+        if is_again and leader_epoch >= self.whole_since and txid.producer_id not in state.windows:
             # It was applied so long ago that its producer has been forgotten, or nothing was written to it.
             return 0, partition.journal.durable
-        if leader_epoch < partition.leader_epoch and state.applied(txid) is None:
-            held = state.held(txid)
-            if held is None or self._is_torn(held):
-                return f"{partition.log} may have lost records of {txid}"
-        through = await partition.prepare(txid, leader_epoch, coordinator)
+        if state.applied(txid) is None and self._is_torn(partition, txid, leader_epoch):
+            return f"{partition.log} may have lost records of {txid}"
+        through = await partition.prepare(txid, coordinator)
         if isinstance(through, str):
             return through
         applied, held = state.applied(txid), state.held(txid)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -38,13 +38,16 @@ from coordinator.messages import (
     Preparation,
     Prepare,
     Prepared,
+    Resume,
     Resumed,
     Undecided,
 )
 from fairlog_types import LogId, Placement, ShardNumber, TxId
-from shard.commands import ApplyAll, Failed, PrepareAll, Resume, SaidAll
+from shard.commands import ApplyAll, Failed, PrepareAll, SaidAll
 from shard.holding import Commits
 from shard.links import Asked, Links
+
+_Value = TypeVar("_Value")
 
 OWN = None
 """Stands for the coordinator's own shard."""
@@ -83,7 +86,7 @@ class RoutedParticipants:
 
     def _said_all(self, shard: ShardNumber, epoch: int, undecided: Mapping[TxId, Undecided]) -> SaidAll:
         there = {
-            txid: each._replace(logs=tuple(self._by_shard(each.logs).get(shard, ())))
+            txid: each._replace(logs=_of(self._by_shard(each.logs).get(shard, ()), each.logs))
             for txid, each in undecided.items()
         }
         return SaidAll(epoch, {txid: each for txid, each in there.items() if each.logs})
@@ -105,16 +108,16 @@ class RoutedParticipants:
                 refused |= begun.refused
         return Begun(epochs, refused)
 
-    async def resume(self, message: Begin) -> Resumed:
+    async def resume(self, message: Resume) -> Resumed:
         """See `Participants.resume`. All shards are asked, for they may hold what was just being added.
 
         One that refuses writes has lost it.
         """
         logs = self._by_shard(message.logs)
         asked = self._ask(
-            {shard: Resume(Begin(message.txid, tuple(logs.get(shard, ())))) for shard in self._links.others}
+            {shard: Resume(message.txid, _of(logs.get(shard, ()), message.logs)) for shard in self._links.others}
         )
-        resumed = await self._own.resume(Begin(message.txid, tuple(logs.get(OWN, ()))))
+        resumed = await self._own.resume(Resume(message.txid, _of(logs.get(OWN, ()), message.logs)))
         epochs, lost = dict(resumed.leader_epochs), dict(resumed.lost)
         for shard, answer in asked.items():
             resumed = await answer.answer()
@@ -139,7 +142,9 @@ class RoutedParticipants:
             by_shard = self._by_shard(message.logs) or {OWN: []}  # without logs, too, it is answered for
             for shard, logs in by_shard.items():
                 part = replace(
-                    message, logs={log: message.logs[log] for log in logs}, expected=_of(logs, message.expected)
+                    message,
+                    logs=_of(logs, message.logs),
+                    expected=None if message.expected is None else _of(logs, message.expected),
                 )
                 (own if shard is None else others.setdefault(shard, [])).append(part)
         asked = self._ask({shard: PrepareAll(tuple(parts)) for shard, parts in others.items()})
@@ -243,5 +248,5 @@ class _RoutedApplication:
         return [Applied(tuple(places[message.txid])) for message in self._messages]
 
 
-def _of(logs: Sequence[LogId], expected: Mapping[LogId, Expected] | None) -> Mapping[LogId, Expected] | None:
-    return None if expected is None else {log: expected[log] for log in logs}
+def _of(logs: Iterable[LogId], all_logs: Mapping[LogId, _Value]) -> Mapping[LogId, _Value]:
+    return {log: all_logs[log] for log in logs}

@@ -142,15 +142,16 @@ class Shard:
         """See `Partitions.drop`."""
         await self.partitions.drop(logs)
 
-    async def recover(self, *, tail_kept: bool) -> None:
+    async def recover(self, *, whole_since: LeaderEpoch) -> None:
         """Decide what the last run left undecided, once all that is there is led; then what is placed may be copied.
 
         An open transaction that its coordinator has not resumed is discarded: its BEGIN was lost with the power, or its
         abort left no trace here. With neighbours `run_links` runs by now, and those that take part in what is undecided
-        are waited for. Raises StorageFailure, CorruptStorage; see `Coordinator.recover`.
+        are waited for. `whole_since`: see `fairlog.last_run`. Raises StorageFailure, CorruptStorage; see
+        `Coordinator.recover`.
         """
-        self._participant.tail_kept = tail_kept
-        await self.coordinator.recover(tail_kept=tail_kept)
+        self._participant.whole_since = whole_since
+        await self.coordinator.recover(tail_kept=whole_since < self.leader_epoch)
         connections = self._connections
         if connections is not None:
             connections.routed.begin_to_tell(self.coordinator.undecided)
@@ -161,15 +162,19 @@ class Shard:
             connections.commits.recovered()
 
     async def run_links(
-        self, tail_kept: bool, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+        self, whole_since: LeaderEpoch, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """With neighbours: hear what they say, from when all logs are led on; until cancelled.
 
-        `tail_kept` is that of `recover`: what they ask for before that depends on it as well.
+        `whole_since` is that of `recover`: what they ask for before that depends on it as well.
         """
         assert self._connections is not None
-        self._participant.tail_kept = tail_kept
+        self._participant.whole_since = whole_since
         await self._connections.links.run(task_status=task_status)
+
+    async def hear(self, coordinator: ShardNumber) -> None:
+        """See `Participant.hear`."""
+        await self._participant.hear(coordinator)
 
     def receive(self, shard: ShardNumber, message: Message) -> None:
         """A message of a neighbour has come."""

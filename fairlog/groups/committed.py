@@ -30,7 +30,7 @@ Not here: Kafka's messages, which topics exist (handlers ask), who is a member (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
@@ -155,6 +155,7 @@ class CommittedOffsets:
         membership: Membership,
         transactions: Transactions,
         coordinates: Callable[[str], bool] = lambda _transactional_id: True,
+        hear_coordinator: Callable[[str], Awaitable[None]] | None = None,
         topics: TopicIds,
         commit_bytes_max: int,
         retention_ms: int,
@@ -165,7 +166,8 @@ class CommittedOffsets:
 
         `index` is told of the transactions that are decided (`OffsetIndex.decided`), and by `membership` which groups
         it does not remember any more (`OffsetIndex.members_left`). `own_logs` are the offsets logs that are led here;
-        None: all of them. `coordinates` says of which transactional ids `transactions` is the coordinator.
+        None: all of them. `coordinates` says of which transactional ids `transactions` is the coordinator;
+        `hear_coordinator`, with several shards, as that of `Broker`.
         """
         self._logs = offsets_logs
         self._data_logs = data_logs
@@ -174,6 +176,7 @@ class CommittedOffsets:
         self._membership = membership
         self._transactions = transactions
         self._coordinates = coordinates
+        self._hear_coordinator = hear_coordinator
         self._topics = topics
         self._commit_bytes_max = commit_bytes_max
         self._retention_ms = retention_ms
@@ -263,6 +266,8 @@ class CommittedOffsets:
             return self._may_speak(producer) or self._may_commit(group, sender, transactional=True)
 
         with trio.move_on_after(PATIENCE_S):
+            if self._hear_coordinator is not None:
+                await self._hear_coordinator(producer.transactional_id)
             outcome = await self._logs.append_offsets_in_transaction(
                 log, producer.producer_id, producer.epoch, payload, unless=refusal
             )

@@ -66,7 +66,7 @@ class OffsetRefusal(Enum):
     """Why a commit is not taken, apart from who sends it. Without effect."""
 
     TOO_LARGE = "the offsets of one commit do not fit into one record"
-    TIMED_OUT = "the journal, or the copy behind it, had no room in time"
+    TIMED_OUT = "no room in the journal, or behind it, or no word of the transaction's coordinator, in time"
 
 
 CommitRefusal = GroupRefusal | OffsetRefusal | RefusedAppend | Refusal

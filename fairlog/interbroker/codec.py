@@ -31,13 +31,14 @@ from coordinator.messages import (
     Expected,
     Prepare,
     Prepared,
+    Resume,
     Resumed,
     Undecided,
 )
 from fairlog.edge.malformed import Malformed
 from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
 from partition.answers import LogCut
-from shard.commands import ApplyAll, Failed, PrepareAll, Resume, SaidAll
+from shard.commands import ApplyAll, Failed, PrepareAll, SaidAll
 from shard.conversation import NOT_HEARD_OF, Command, Hello, Message, Reply, Welcome
 from shard.cut_messages import AwaitEnds, CutLogs, Cuts, Held, Hold, NoCut, Release, TakeCut
 from shard.offset_messages import OffsetsRefused, WhyNotWritten, WriteOffsets
@@ -319,11 +320,12 @@ def _to_begin(item: object) -> Begin:
 
 
 def _resume(command: Resume) -> object:
-    return _begin(command.message)
+    return _txid(command.txid), _epochs(command.logs)
 
 
 def _to_resume(item: object) -> Resume:
-    return Resume(_to_begin(item))
+    txid, logs = _to_fields(item, 2, "Resume")
+    return Resume(_to_txid(txid), _to_epochs(logs))
 
 
 def _prepare_all(command: PrepareAll) -> object:
@@ -377,7 +379,7 @@ def _to_discard(item: object) -> DiscardTransaction:
 
 
 def _said_all(command: SaidAll) -> object:
-    undecided = [(_txid(txid), (_logs(logs), is_closed)) for txid, (logs, is_closed) in command.undecided.items()]
+    undecided = [(_txid(txid), (_epochs(logs), is_closed)) for txid, (logs, is_closed) in command.undecided.items()]
     return command.listener_epoch, undecided
 
 
@@ -388,7 +390,7 @@ def _to_said_all(item: object) -> SaidAll:
 
 def _to_undecided(item: object) -> Undecided:
     logs, is_closed = _to_fields(item, 2, "an undecided transaction")
-    return Undecided(_to_logs(logs), _to_bool(is_closed))
+    return Undecided(_to_epochs(logs), _to_bool(is_closed))
 
 
 def _await_ends(question: AwaitEnds) -> object:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from scripts.node_process import NodeProcess
+from scripts.node_process import START_S, NodeProcess
 from tests.clients import raw_client as raw
 from tests.clients.conftest import make_topic
 from tests.clients.drivers import CONFLUENT, ClientKind
@@ -261,6 +262,46 @@ def test_process_that_is_killed_loses_nothing_that_was_answered_or_open(
         assert reader.by_partition() == kept
     assert len(node.pids) == SEVERAL
     assert_topic_holds(node.address, topic, kept, mode=mode)
+
+
+@BOTH_MODES
+@pytest.mark.parametrize("kills", [1, 2])
+def test_partition_that_was_added_and_not_written_to_goes_on_when_its_process_is_killed(
+    fresh_node: Callable[..., NodeProcess], new_id: Callable[[], str], mode: Mode, kills: int
+) -> None:
+    """Its log says nothing of the transaction, and nothing of it was lost: the first batch is taken, and committed."""
+    node = fresh_node()
+    topic = make_topic(node.address, SEVERAL)
+    for partition in range(SEVERAL):
+        leader = leader_id_of(node.address, topic, partition)
+        other = leader % SEVERAL + 1
+        name = coordinated_by(node, TRANSACTION, other, new_id)
+        with RawClient(node.addresses[other - 1]) as coordinator:
+            granted = coordinator.init_producer_id(name)
+            mine = name, granted.producer_id, granted.producer_epoch
+            assert coordinator.add_partitions(*mine, topic, [partition]) == {partition: NONE}
+            for _ in range(kills):
+                node.kill_process(leader - 1)
+                client = connected(node.addresses[leader - 1])
+            data = batch([b"v"], producer_id=mine[1], epoch=mine[2], sequence=0, transactional=True)
+            with client:
+                assert client.produce(topic, partition, data, transactional_id=name)[0] == NONE
+            assert coordinator.end(*mine, commit=True) == NONE
+    assert_topic_holds(node.address, topic, {partition: [b"v"] for partition in range(SEVERAL)}, mode=mode)
+
+
+def connected(address: str) -> RawClient:
+    """To a broker that was killed, as soon as it serves again."""
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            client = RawClient(address, timeout_s=START_S)
+            client.api_versions()
+        except ConnectionError:
+            assert time.monotonic() < deadline, "the broker is not started again"
+            time.sleep(0.01)
+        else:
+            return client
 
 
 def test_brokers_that_run_serve_their_part_while_another_is_down(

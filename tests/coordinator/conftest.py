@@ -26,6 +26,7 @@ from coordinator.messages import (
     Expected,
     Prepare,
     Prepared,
+    Resume,
     Resumed,
 )
 from coordinator.service import Coordinator
@@ -211,7 +212,7 @@ class MemoryParticipants:
         refused = {log: "no such log" for log in message.logs if log not in self.logs}
         return Begun(dict.fromkeys(known, LEADER_EPOCH), refused)
 
-    async def resume(self, message: Begin) -> Resumed:
+    async def resume(self, message: Resume) -> Resumed:
         await trio.lowlevel.checkpoint()
         self.sealed.discard(message.txid)  # a restart has forgotten that
         held = self.held.get(message.txid, {})

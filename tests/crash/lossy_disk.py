@@ -193,8 +193,8 @@ def lose_unsynced(data_dir: Path, ledger: Path, rng: random.Random) -> int:
 def _reboot(data_dir: Path) -> None:
     note = data_dir / "last-run"
     if note.exists():
-        _boot_id, ended = note.read_text(encoding="ascii").split()
-        note.write_text(f"00000000-before-the-power-was-cut {ended}\n", encoding="ascii")
+        _boot_id, rest = note.read_text(encoding="ascii").split(maxsplit=1)
+        note.write_text(f"00000000-before-the-power-was-cut {rest}", encoding="ascii")
 
 
 def _sectors(start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -126,5 +126,5 @@ class Rebuilding:
 
 def _reboot(directory: Path) -> None:
     note = directory / "last-run"
-    if note.exists() and len(words := note.read_text(encoding="ascii").split()) == 2:
-        note.write_text(f"00000000-before-the-power-was-cut {words[1]}\n", encoding="ascii")
+    if note.exists() and len(words := note.read_text(encoding="ascii").split(maxsplit=1)) == 2:
+        note.write_text(f"00000000-before-the-power-was-cut {words[1]}", encoding="ascii")

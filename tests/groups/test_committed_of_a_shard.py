@@ -10,7 +10,9 @@ import trio.testing
 
 from coordinator.answers import Refusal
 from coordinator.messages import ApplyCommit, Prepare
+from fairlog.groups import committed
 from fairlog.groups.committed import FOREIGN_CONNECTIONS_KEPT_MS
+from fairlog.groups.offset_values import OffsetRefusal
 from fairlog_types import LeaderEpoch, LogId, ShardNumber, StorageFailure
 from partition.answers import RefusedAppend
 from tests.groups.desk import Desk, new
@@ -65,6 +67,43 @@ async def test_offsets_of_another_shards_producer_are_refused_by_what_the_log_kn
         assert await desk.commit_in(T0, group, new(1)) is RefusedAppend.FENCED
         assert await desk.commit_in(later, group, new(2)) is None
         await desk.end(later, group)
+
+
+async def test_offsets_wait_until_their_coordinator_has_said_what_goes_on(open_desk, shard) -> None:
+    """After a restart the log does not know yet that the transaction is open."""
+    heard = trio.Event()
+    hearing = {"hear_coordinator": lambda _transactional_id: heard.wait()}
+    async with open_desk(**shard | hearing) as desk, trio.open_nursery() as nursery:
+        group = own_group(desk)
+        desk.ids.gone.add(7)
+        answers: list[object] = []
+
+        async def commit() -> None:
+            answers.append(await desk.commit_in(T0, group, new(1)))
+
+        nursery.start_soon(commit)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert answers == []
+        await desk.begin(T0, group)
+        heard.set()
+        with trio.fail_after(10):
+            while not answers:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert answers == [None]
+        await desk.end(T0, group)
+
+
+async def test_offsets_whose_coordinator_says_nothing_in_time_are_to_be_sent_again(
+    open_desk, shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was written."""
+    monkeypatch.setattr(committed, "PATIENCE_S", 0.05)
+    async with open_desk(**shard | {"hear_coordinator": lambda _transactional_id: trio.Event().wait()}) as desk:
+        group = own_group(desk)
+        await desk.begin(T0, group)
+        assert await desk.commit_in(T0, group, new(1)) is OffsetRefusal.TIMED_OUT
+        await desk.end(T0, group)
+        assert await desk.of_t(group) is None
 
 
 async def test_offsets_of_an_unknown_id_that_is_coordinated_here_are_refused(open_desk, shard) -> None:

@@ -20,6 +20,7 @@ from coordinator.messages import (
     Expected,
     Prepare,
     Prepared,
+    Resume,
     Resumed,
     Undecided,
 )
@@ -28,12 +29,12 @@ from fairlog.interbroker.handshake import Accepting, Connecting, Identity
 from fairlog.interbroker.sealing import Sealer
 from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, ShardNumber, TxId
 from partition.answers import LogCut
-from shard.commands import ApplyAll, Failed, PrepareAll, Resume, SaidAll
+from shard.commands import ApplyAll, Failed, PrepareAll, SaidAll
 from shard.conversation import NOT_HEARD_OF, Command, Hello, Message, Reply, Welcome
 from shard.cut_messages import AwaitEnds, CutLogs, Cuts, Held, Hold, NoCut, Release, TakeCut
 from shard.offset_messages import OffsetsRefused, WhyNotWritten, WriteOffsets
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "interbroker-1.txt"
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "interbroker-2.txt"
 
 LOG = LogId.of_topic(UUID("00112233-4455-6677-8899-aabbccddeeff"), 1)
 OFFSETS = LogId.of_offsets(0)
@@ -42,11 +43,11 @@ EPOCH = LeaderEpoch(4)
 
 COMMANDS = (
     Begin(TXID, (LOG, OFFSETS)),
-    Resume(Begin(TXID, (LOG,))),
+    Resume(TXID, {LOG: EPOCH}),
     PrepareAll((Prepare(TXID, {LOG: EPOCH}), Prepare(TXID, {LOG: EPOCH}, {LOG: Expected(EPOCH, UNCOUNTED)}, True))),
     ApplyAll((ApplyCommit(TXID, (LOG,), 1_763_632_800_000, "orders"),)),
     DiscardTransaction(TXID, (LOG,)),
-    SaidAll(4, {TXID: Undecided((LOG,), is_closed=True)}),
+    SaidAll(4, {TXID: Undecided({LOG: EPOCH}, is_closed=True)}),
     AwaitEnds((LOG, OFFSETS)),
     Hold(9),
     CutLogs((LOG,)),
@@ -124,11 +125,11 @@ PLACES = st.builds(Placement, LOGS, INT64, INT64)
 OFFSETS_TUPLES = st.lists(st.tuples(st.uuids().map(lambda it: it.hex), PARTITIONS, INT64), max_size=3).map(tuple)
 COMMAND_BODIES = st.one_of(
     BEGINS,
-    st.builds(Resume, BEGINS),
+    st.builds(Resume, TXIDS, LOG_EPOCHS),
     st.builds(PrepareAll, st.lists(PREPARES, max_size=3).map(tuple)),
     st.builds(ApplyAll, st.lists(APPLIES, max_size=3).map(tuple)),
     st.builds(DiscardTransaction, TXIDS, LOG_TUPLES),
-    st.builds(SaidAll, EPOCHS, st.dictionaries(TXIDS, st.builds(Undecided, LOG_TUPLES, st.booleans()), max_size=3)),
+    st.builds(SaidAll, EPOCHS, st.dictionaries(TXIDS, st.builds(Undecided, LOG_EPOCHS, st.booleans()), max_size=3)),
     st.builds(AwaitEnds, st.none() | LOG_TUPLES),
     st.builds(Hold, INT64),
     st.builds(CutLogs, LOG_TUPLES),

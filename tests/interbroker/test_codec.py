@@ -129,7 +129,7 @@ NAME = str(LOG)
         ([2, 1, 1, 1, 0, 5, [TX, ["o-offsets--1"]]], "in place of a log"),
         ([2, 1, 1, 1, 0, 3, [[TX, {NAME: 4}, {NAME: [4, -2]}, False]]], "the number -2 in place of a number from -1"),
         ([2, 1, 1, 1, 0, 3, [[TX, {NAME: 4}, None, 0]]], "the number 0 in place of true or false"),
-        ([2, 1, 1, 1, 0, 6, [4, [[TX, [[], False]], [TX, [[], False]]]]], "a transaction that is there twice"),
+        ([2, 1, 1, 1, 0, 6, [4, [[TX, [{}, False]], [TX, [{}, False]]]]], "a transaction that is there twice"),
         ([3, 1, 1, 1, 1, [{1: 4}, {}]], "not the CBOR of a message"),
         ([3, 1, 1, 1, 5, 1], "the number 1 in place of a text"),
         ([2, 1, 1, 1, 0, 7, {NAME: 0}], "a map of 1 in place of an array"),

@@ -112,11 +112,11 @@ def test_process_that_does_not_belong_is_refused_by_name(a, reason_of_a: str | N
 def test_other_version_is_refused_by_both_sides_naming_both() -> None:
     """The side that is connected to says its own version before it closes."""
     b = accepting()
-    with pytest.raises(Refused, match=r"version 2 .*, and this process version 1: start all") as raised:
-        b.hear(b"FLIB\0\2")
-    assert raised.value.last_words == b"FLIB\0\1"
-    with pytest.raises(Refused, match=r"version 2 .*, and this process version 1: start all"):
-        connecting().hear(b"FLIB\0\2")
+    with pytest.raises(Refused, match=r"version 9 .*, and this process version 2: start all") as raised:
+        b.hear(b"FLIB\0\x09")
+    assert raised.value.last_words == b"FLIB\0\2"
+    with pytest.raises(Refused, match=r"version 9 .*, and this process version 2: start all"):
+        connecting().hear(b"FLIB\0\x09")
 
 
 def test_other_program_is_refused_by_name() -> None:
@@ -169,7 +169,7 @@ def test_handshake_with_other_bytes_gives_no_common_key(data: st.DataObject) -> 
 def test_any_introduction_is_refused_or_answered(introduction: bytes) -> None:
     """Also a cluster's id that is no text."""
     b = accepting()
-    b.hear(b"FLIB\0\1")
+    b.hear(b"FLIB\0\2")
     with pytest.raises(Refused):
         b.hear(introduction)
 

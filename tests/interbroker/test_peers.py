@@ -192,7 +192,7 @@ async def test_process_of_another_cluster_is_told_by_both(clock: MockClock, dire
         assert any("and this process to 'another'" in reason for reason in reasons)
 
 
-@pytest.mark.parametrize("garbage", [b"\0", b"GET / HTTP/1.1\r\n\r\n", b"FLIB\0\1" + bytes(200), b"\xff" * 100_000])
+@pytest.mark.parametrize("garbage", [b"\0", b"GET / HTTP/1.1\r\n\r\n", b"FLIB\0\2" + bytes(200), b"\xff" * 100_000])
 async def test_garbage_is_disconnected_and_the_others_go_on(
     clock: MockClock, directory: Directory, pair: tuple[Process, Process], garbage: bytes
 ) -> None:

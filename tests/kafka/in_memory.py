@@ -497,7 +497,11 @@ class Memory:
             self.group_configs,
             None if self.cluster.placement.shards == 1 else self.cutting,
             None if self.cluster.placement.shards == 1 else self.other_offsets,
+            None if self.cluster.placement.shards == 1 else self._hear_coordinator,
         )
+
+    async def _hear_coordinator(self, _transactional_id: str) -> None:
+        await self.heard.wait()
 
     def log(self, topic: str, partition: int = 0) -> LogId:
         return self.cluster.by_name[topic].logs()[partition]

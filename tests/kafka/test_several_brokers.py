@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import trio
 from kafka.protocol.admin import DescribeQuorumRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest
 
@@ -18,6 +19,7 @@ from fairlog.kafka.handlers import ALL
 from fairlog.kafka.must_abort import PRODUCE, must_abort_code
 from fairlog_types import LogId, ProducerEpoch, ProducerId, TxId
 from partition.answers import RefusedAppend
+from shard.ends import OWN_WAIT_S
 from shard.placement import Placement
 from tests.kafka.asking import REQUESTS
 from tests.kafka.example_requests import build_batch, example_fields
@@ -505,6 +507,45 @@ async def test_batch_of_another_brokers_transaction_goes_into_what_the_partition
     assert PARTITION_ERROR[0](answer) == 0
     assert memory.leaders.came_in == [OPEN]
     assert memory.coordinator.calls == []
+
+
+async def test_batch_waits_until_its_coordinator_has_said_what_goes_on(ask, memory, led, autojump_clock):
+    """After a restart nobody here knows whose transactions are open: "you must abort" would end one that goes on."""
+    memory.heard = trio.Event()
+    answers: list[Any] = []
+
+    async def produce() -> None:
+        answers.append(await ask(0, 11, **produce_in_transaction(another(memory), 11)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(produce)
+        await trio.sleep(OWN_WAIT_S / 2)
+        assert (answers, memory.leaders.came_in) == ([], [])
+        memory.leaders.open[OPEN.producer_id] = OPEN
+        memory.heard.set()
+    assert PARTITION_ERROR[0](answers[0]) == 0
+    assert memory.leaders.came_in == [OPEN]
+
+
+async def test_batch_whose_coordinator_says_nothing_in_time_is_to_be_sent_again(ask, memory, led, autojump_clock):
+    """Its process is down: nothing was written, and nothing is decided."""
+    memory.heard = trio.Event()
+    fields = produce_in_transaction(another(memory), 11) | {"timeout_ms": 30_000}
+    before = trio.current_time()
+    assert PARTITION_ERROR[0](await ask(0, 11, **fields)) == ErrorCode.REQUEST_TIMED_OUT
+    assert trio.current_time() - before == pytest.approx(30)
+    assert memory.leaders.came_in == []
+
+
+async def test_batch_of_what_is_open_here_waits_for_no_coordinator(ask, memory, led):
+    """It goes on, whatever else that one may say; and what this broker coordinates, it knows itself."""
+    memory.heard = trio.Event()
+    memory.leaders.open[OPEN.producer_id] = OPEN
+    assert PARTITION_ERROR[0](await ask(0, 11, **produce_in_transaction(another(memory), 11))) == 0
+    memory.leaders.open.clear()
+    memory.leaders.refusal = RefusedAppend.NOT_IN_TRANSACTION
+    own = await ask(0, 11, **produce_in_transaction(id_of(memory.cluster.shard), 11))
+    assert PARTITION_ERROR[0](own) == ErrorCode.TRANSACTION_ABORTABLE
 
 
 @pytest.mark.parametrize("version", [12, 13])

@@ -156,7 +156,10 @@ class Writer:
     async def append(self, log: LogId, *values: bytes) -> Appended | DuplicateOf | RefusedAppend:
         it, sequence = self.granted, self.sequences.get(log, 0)
         data = batch(values, producer_id=it.producer_id, epoch=it.epoch, sequence=sequence, transactional=True)
-        partitions = self.cluster.shards[shard_of(log)].partitions
+        shard = self.cluster.shards[shard_of(log)]
+        if shard_of(log) != self.shard:
+            await shard.hear(ShardNumber(self.shard))
+        partitions = shard.partitions
         came_in = partitions.open_transaction_of(it.producer_id)
         answer = await partitions.by_log[log].append(data, parse_batch_header_untrusted(data), came_in)
         self.sequences[log] = sequence + len(values)
@@ -204,6 +207,8 @@ class Cluster:
     copying: bool
     placement: Placement = OVER_BOTH
     running: dict[ShardNumber, Running] = field(default_factory=dict[ShardNumber, Running])
+    whole_since: dict[ShardNumber, LeaderEpoch] = field(default_factory=dict[ShardNumber, LeaderEpoch])
+    """Of the shards whose tail was lost once: the leader epoch of the last start that found it so."""
 
     @property
     def shards(self) -> Mapping[ShardNumber, Shard]:
@@ -219,7 +224,9 @@ class Cluster:
     async def open(self, number: ShardNumber, data_dir: Path, starts: int, *, tail_kept: bool) -> None:
         """Put the shard together, let it lead its logs, and hear the others."""
         assert self.way.nursery is not None
-        self.running[number] = await self.way.nursery.start(self._live, number, data_dir, starts, tail_kept)
+        if not tail_kept:
+            self.whole_since[number] = LeaderEpoch(starts)
+        self.running[number] = await self.way.nursery.start(self._live, number, data_dir, starts)
         self.way.shards[number] = self.running[number].shard
 
     async def _live(
@@ -227,7 +234,6 @@ class Cluster:
         number: ShardNumber,
         data_dir: Path,
         starts: int,
-        tail_kept: bool,
         *,
         task_status: trio.TaskStatus[Running],
     ) -> None:
@@ -258,14 +264,17 @@ class Cluster:
             shard = await stack.enter_async_context(opening)
             async with trio.open_nursery() as nursery:
                 await shard.lead([log_of(number, each) for each in range(self.logs_each)], self.mode)
-                await nursery.start(shard.run_links, tail_kept)
+                await nursery.start(shard.run_links, self._whole_since(number))
                 task_status.started(Running(shard, disk, data_dir, starts, outgoing, nursery))
                 await trio.sleep_forever()
 
-    async def recover(self, number: ShardNumber, *, tail_kept: bool = True) -> None:
+    def _whole_since(self, number: ShardNumber) -> LeaderEpoch:
+        return self.whole_since.get(number, LeaderEpoch(0))
+
+    async def recover(self, number: ShardNumber) -> None:
         """The rest of the start; waits for neighbours that must be heard first."""
         it = self.running[number]
-        await it.shard.recover(tail_kept=tail_kept)
+        await it.shard.recover(whole_since=self._whole_since(number))
         if self.copying:
             it.nursery.start_soon(it.shard.partitions.run)
             await it.shard.drain()
@@ -291,7 +300,7 @@ class Cluster:
     async def start_again(self, number: int, left: Path, *, tail_kept: bool = True) -> None:
         """Start a killed shard on what it has left, beside those that run."""
         await self.reopen(number, left, tail_kept=tail_kept)
-        await self.recover(ShardNumber(number), tail_kept=tail_kept)
+        await self.recover(ShardNumber(number))
 
     async def writer(self, name: str, shard: int = 0) -> Writer:
         granted = await self.coordinator(shard).init_producer_id(
@@ -344,6 +353,6 @@ async def open_cluster(
             await cluster.open(number, data_dir, starts, tail_kept=tail_kept)
         async with trio.open_nursery() as recovering:
             for number in numbers:
-                recovering.start_soon(partial(cluster.recover, number, tail_kept=tail_kept))
+                recovering.start_soon(cluster.recover, number)
         yield cluster
         carrying.cancel_scope.cancel()

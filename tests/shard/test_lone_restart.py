@@ -37,6 +37,25 @@ async def test_open_transaction_goes_on_when_one_shard_is_killed(tmp_path: Path,
         assert await cluster.values(OWN, OTHER) == {log: [*values, b"more"] for log, values in BOTH.items()}
 
 
+@pytest.mark.parametrize("killed", [[PARTICIPANT], [PARTICIPANT, PARTICIPANT], [PARTICIPANT, COORDINATOR]])
+async def test_log_that_was_added_and_not_written_to_goes_on_over_restarts(tmp_path: Path, killed: list[int]) -> None:
+    """Regression: of a shard that was killed then, it could not be told from one that has lost all, so it was refused.
+
+    What is first written after a restart is prepared, too, also after a kill behind it.
+    """
+    async with open_cluster(tmp_path / "run") as cluster:
+        writer = await cluster.writer("t")
+        await writer.write({OWN: [], OTHER: []})
+        for each in killed:
+            await restart(cluster, each)
+        await writer.write(BOTH)
+        await restart(cluster, PARTICIPANT)
+        await writer.write(BOTH)
+        assert await writer.end() is None
+        await visible_everywhere(cluster, writer)
+        assert await cluster.values(OWN, OTHER) == {log: [*values, *values] for log, values in BOTH.items()}
+
+
 async def restart(cluster: Cluster, killed: int) -> None:
     left = cluster.kill(killed)
     with trio.fail_after(10):

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.messages import Begin, Expected
+from coordinator.messages import Expected, Resume
 from fairlog_types import LeaderEpoch, LogId, Offset
 from partition.answers import Appended, DuplicateOf, RefusedAppend
 from partition.modes import JOURNAL, MARKERS, TransactionMode
 from tests.shard.runs import A, B, Run, transaction
 
 T0, T1 = transaction(7), transaction(7, 1)
+FIRST = LeaderEpoch(1)
 
 BOTH_MODES = pytest.mark.parametrize("mode", [JOURNAL, MARKERS], ids=lambda mode: mode.name)
 
@@ -20,7 +21,7 @@ BOTH_MODES = pytest.mark.parametrize("mode", [JOURNAL, MARKERS], ids=lambda mode
 async def resume(run: Run, *logs: LogId, mode: TransactionMode, copying: bool = True) -> dict[LogId, LeaderEpoch]:
     """Start as a node does whose coordinator says that T0 is open in `logs`; what the leaders answer."""
     await run.lead((A, B), mode)
-    resumed = await run.participant.resume(Begin(T0, logs))
+    resumed = await run.participant.resume(Resume(T0, dict.fromkeys(logs, FIRST)))
     assert not resumed.lost
     await run.serve(copying=copying)
     return dict(resumed.leader_epochs)
@@ -94,7 +95,7 @@ async def test_batch_of_an_earlier_transaction_is_not_taken_for_one_of_the_resum
         crashed = run.crash(tmp_path / "crashed")
     async with open_run(crashed) as run:
         await run.lead((A, B), mode)
-        assert not (await run.participant.resume(Begin(T1, (A,)))).lost
+        assert not (await run.participant.resume(Resume(T1, {A: FIRST}))).lost
         await run.serve()
         assert await run.write(T1, A, b"renumbered", sequence=0) is RefusedAppend.OUT_OF_ORDER
         assert isinstance(await run.write(T1, A, b"next", sequence=1), DuplicateOf)
@@ -132,6 +133,26 @@ async def test_log_that_holds_records_and_was_not_named_takes_part(
         assert (await run.prepare(T0, A, B))[B].records == 1
 
 
+@BOTH_MODES
+async def test_log_that_was_begun_while_the_shard_recovers_and_was_not_named_takes_part(
+    open_run, tmp_path: Path, mode: TransactionMode
+) -> None:
+    """A coordinator elsewhere had it begin, and was killed before it wrote that down. Else nobody would end it."""
+    async with open_run() as run:
+        await run.start(A, B, mode=mode)
+        await run.begin(T0, A)
+        await run.write(T0, A, b"v")
+        crashed = run.crash(tmp_path / "crashed")
+    async with open_run(crashed) as run:
+        await run.lead((A, B), mode)
+        await run.begin(T0, B)
+        for _ in range(2):
+            resumed = await run.participant.resume(Resume(T0, {}))
+            assert (resumed.leader_epochs, resumed.lost) == ({A: 1, B: 2}, {})
+        await run.serve()
+        assert await run.participant.resume(Resume(T0, {})) == resumed
+
+
 async def test_transaction_that_is_not_resumed_is_discarded_beside_one_that_is(open_run, tmp_path: Path) -> None:
     """Only what a coordinator knows to be open goes on."""
     other = transaction(8)
@@ -159,7 +180,7 @@ async def test_log_that_does_not_know_the_epoch_says_that_its_part_is_lost(
         crashed = run.crash(tmp_path / "crashed")
     async with open_run(crashed) as run:
         await run.lead((A, B), mode)
-        resumed = await run.participant.resume(Begin(T0, (A, B)))
+        resumed = await run.participant.resume(Resume(T0, {A: FIRST, B: FIRST}))
         assert set(resumed.lost) == {B}
         await run.serve()
         assert await run.write(T0, A, b"v") is RefusedAppend.NOT_IN_TRANSACTION

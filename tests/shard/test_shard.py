@@ -78,7 +78,7 @@ async def run_until_the_disk_fails(opening, disk, *, error=None):
     async with opening as shard:
         disk.failing = f"local/{A}"
         await shard.lead([A])
-        await shard.recover(tail_kept=True)
+        await shard.recover(whole_since=LeaderEpoch(0))
         data = batch([b"x"])
         await shard.partitions.by_log[A].append(data, parse_batch_header_untrusted(data), None)
         if error is not None:

@@ -12,7 +12,7 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from coordinator.messages import ApplyCommit, Begin, Expected, Prepare
-from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, StorageFailure
+from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ShardNumber, StorageFailure
 from partition.answers import Appended, DuplicateOf, RefusedAppend
 from partition.modes import JOURNAL, MARKERS, TransactionMode
 from tests.shard.runs import A, B, C, Run, is_waiting, read_all, transaction
@@ -37,6 +37,29 @@ async def test_transaction_becomes_visible_when_it_is_placed_and_not_before(open
         run.place(T0, A, B)
         assert await run.applied(T0) == (Placement(A, Offset(2), 3), Placement(B, Offset(0), 1))
         assert await run.snapshot(A, B) == {A: [b"before", b"between", b"a0", b"a1", b"a2"], B: [b"b0"]}
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("mode", [JOURNAL, MARKERS])
+async def test_log_without_records_has_applied_when_that_is_on_disk(
+    open_run, mode: TransactionMode, repeated: bool
+) -> None:
+    """It is PREPARED on disk. Its coordinator, once told, does not ask again: a loss of power would leave it so."""
+    async with open_run() as run:
+        await run.start(A, mode=mode)
+        await run.begin(T0, A)
+        coordinator = ShardNumber(1)
+        run.participant.note_coordinator(coordinator, T0)
+        prepared = await run.participant.prepare_for(coordinator, [Prepare(T0, {A: LeaderEpoch(1)})])
+        assert prepared.counts == {T0: {A: Expected(LeaderEpoch(1), 0)}}
+        run.disk.hold()
+        run.place(T0, A)
+        if repeated:
+            run.place(T0, A)
+        assert await is_waiting(lambda: run.applied(T0))
+        run.disk.let_go()
+        assert await run.applied(T0) == ()
+        assert run[A].journal.durable == run[A].journal.end
 
 
 @pytest.mark.parametrize("mode", [JOURNAL, MARKERS])

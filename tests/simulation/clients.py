@@ -18,7 +18,7 @@ import trio
 
 from coordinator.answers import Effect, Granted, Refusal
 from coordinator.sinks.messages import BatchCommitted, LaneGranted, SinkRefused
-from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, StorageFailure
+from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, ShardNumber, StorageFailure
 from partition.answers import Appended, DuplicateOf, RefusedAppend
 from tests.datalog.batches import keyed_batch
 from tests.simulation.history import Batch, History, Transaction, log_name
@@ -124,13 +124,19 @@ class Producer(Client):
     async def send(self, batch: Batch, data: bytearray, *, repeats: int) -> Appended | DuplicateOf | RefusedAppend:
         """Send until it is answered. Raises Unanswered."""
         transactional_id = None if batch.transaction is None else batch.transaction.transactional_id
+        where = self.network.where
+
+        async def produce(node: Node, _connection: int) -> Appended | DuplicateOf | RefusedAppend:
+            if transactional_id is not None and where.of_id(transactional_id) != where.of_log(batch.log):
+                await node.shard.hear(ShardNumber(where.of_id(transactional_id)))
+            return await node.produce(transactional_id, batch.log, bytearray(data))  # a copy, as from a socket
+
         for attempt in range(repeats + 1):
             try:
-                # A copy, as each comes out of a socket.
                 answer = await self.ask(
                     f"produce {batch.name} to {log_name(batch.log)}",
-                    lambda node, _: node.produce(transactional_id, batch.log, bytearray(data)),
-                    at=self.network.where.of_log(batch.log),
+                    produce,
+                    at=where.of_log(batch.log),
                 )
             except Unanswered:
                 if attempt == repeats:

@@ -86,7 +86,7 @@ def _resume_without_its_batches(self: PartitionState, txid: TxId) -> LeaderEpoch
 @contextmanager
 def _first_log_is_forgotten() -> Iterator[None]:
     async def resume(self: Participant, message: Any) -> Any:
-        leader = self._partitions.get(message.logs[0])
+        leader = self._partitions.get(next(iter(message.logs)))
         if leader is not None:
             with mock.patch.object(PartitionState, "resume", _resume_without_its_batches):
                 leader.state.resume(message.txid)

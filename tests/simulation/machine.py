@@ -73,8 +73,11 @@ class Durable:
     next_producer_id: int = 1000
     group_journals_begun: bool = False
     boot: int = 0
-    note: tuple[int, str] | None = None
-    """Boot and how the last run ended, as `fairlog.last_run` keeps it."""
+    note: tuple[int, str, LeaderEpoch] | None = None
+    """As `fairlog.last_run` keeps it: the boot, how the last run ended, and since which leader epoch all is whole."""
+
+
+NOTHING_LOST = LeaderEpoch(0)
 
 
 @dataclass
@@ -85,14 +88,19 @@ class LastRun:
     world: World
     tail_kept: bool = True
     has_failed: bool = False
+    _whole_since: LeaderEpoch = NOTHING_LOST
 
     def __post_init__(self) -> None:
         note = self.durable.note
         if note is not None:
-            boot, ended = note
+            boot, ended, self._whole_since = note
             self.tail_kept = ended == "closed" or (ended == "open" and boot == self.durable.boot)
         else:
             self.tail_kept = self.durable.starts <= 1
+
+    @property
+    def whole_since(self) -> LeaderEpoch:
+        return self._whole_since if self.tail_kept else LeaderEpoch(self.durable.starts)
 
     def tail_cut(self, interrupted: bool) -> None:
         killed = self.durable.note is not None and self.durable.note[1] == "open"
@@ -106,6 +114,7 @@ class LastRun:
             self._write("lost")
 
     def begin(self) -> None:
+        self._whole_since = self.whole_since
         if not self.has_failed:
             self._write("open")
 
@@ -116,7 +125,7 @@ class LastRun:
     def _write(self, ended: str) -> None:
         if self.world.crashed:
             raise Crashed
-        self.durable.note = self.durable.boot, ended
+        self.durable.note = self.durable.boot, ended, self._whole_since
 
 
 class ProducerIds:
@@ -407,8 +416,8 @@ class Machine:
             offsets = None if self._make_offsets is None else self._make_offsets(shard, index)
             if offsets is not None:
                 await shard.lead(offsets.logs())
-            await hearing.enter_async_context(self.hearing(shard, tail_kept=last_run.tail_kept))
-            await shard.recover(tail_kept=last_run.tail_kept)
+            await hearing.enter_async_context(self.hearing(shard, last_run.whole_since))
+            await shard.recover(whole_since=last_run.whole_since)
             async with trio.open_nursery(strict_exception_groups=True) as background:
                 background.start_soon(shard.partitions.run)
                 await shard.drain()
@@ -444,7 +453,7 @@ class Machine:
         world.count("stops")
 
     @asynccontextmanager
-    async def hearing(self, _shard: Shard, *, tail_kept: bool) -> AsyncIterator[None]:
+    async def hearing(self, _shard: Shard, _whole_since: LeaderEpoch) -> AsyncIterator[None]:
         """While it hears other shards: this one is alone."""
         yield
 

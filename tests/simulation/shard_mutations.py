@@ -12,7 +12,7 @@ import trio
 import partition.modes
 import shard.routing
 from coordinator.messages import Applied, ApplyCommit, Placement, Preparation, Prepare, Prepared, Undecided
-from fairlog_types import JournalPosition, LogId, ShardNumber, TxId
+from fairlog_types import JournalPosition, LeaderEpoch, LogId, ShardNumber, TxId
 from partition.state import PartitionState
 from shard.commands import Commands, SaidAll
 from shard.conversation import Command, Heard, Hello, Listener, Message, Speaker
@@ -202,7 +202,15 @@ class _Answered:
 _REAL_APPLY = RoutedParticipants.apply
 
 
-_ALWAYS = property(lambda _: True, lambda *_: None)
+_NOTHING_WAS_LOST = property(lambda _: LeaderEpoch(0), lambda *_: None)
+
+
+def _forget_an_earlier_loss(self: Participant, whole_since: LeaderEpoch) -> None:
+    lost_now = whole_since == self._partitions.leader_epoch
+    vars(self)["whole_since"] = whole_since if lost_now else LeaderEpoch(0)
+
+
+_EARLIER_LOSS_FORGOTTEN = property(lambda self: vars(self).get("whole_since", LeaderEpoch(0)), _forget_an_earlier_loss)
 
 
 async def _admits_at_once(_commits: Commits) -> None:
@@ -319,7 +327,12 @@ MUTATIONS = (
     Mutation(
         "lost-tail-goes-on",
         "a shard that has lost its tail prepares, and goes on with, what may lack records",
-        lambda: mock.patch.object(Participant, "tail_kept", _ALWAYS, create=True),
+        lambda: mock.patch.object(Participant, "whole_since", _NOTHING_WAS_LOST, create=True),
+    ),
+    Mutation(
+        "earlier-loss-forgotten",
+        "a shard goes on with what lost records before its last start",
+        lambda: mock.patch.object(Participant, "whole_since", _EARLIER_LOSS_FORGOTTEN, create=True),
     ),
     Mutation(
         "committed-before-others-can-read",

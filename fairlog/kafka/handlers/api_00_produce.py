@@ -24,8 +24,9 @@ Behaviour
   transaction if necessary. The epoch says which transaction is meant: a late batch cannot get into the next one. With
   several brokers it does not (`fairlog.cluster.features`): the partition must have been added before, as below 12.
 - With several brokers: a partition that another one leads is NOT_LEADER_OR_FOLLOWER. If another broker coordinates the
-  transactional id, the partition alone decides, by the transaction that it has open. If it has none, the client is told
-  to abort (`must_abort.py`), whatever the reason is: the coordinator knows it.
+  transactional id, the partition alone decides, by the transaction that it has open; after a restart it waits until
+  the coordinator has said which. If it has none, the client is told to abort (`must_abort.py`), whatever the reason is:
+  the coordinator knows it.
 
 Version notes
 - 4 allows KafkaStorageException; 5 adds the log start offset; 7 allows zstd (passed through in any version); 8 adds
@@ -137,9 +138,10 @@ def decode(reader: Reader, version: int) -> ProduceRequest:
 
 async def handle(context: Context, request: ProduceRequest) -> Reply:
     deadline = trio.current_time() + max(request.timeout_ms / 1000, OWN_WAIT_S)
-    transactional = request.transactional_id is not None
-    adds = transactional and context.version >= _ADDS_FROM and context.broker.is_alone
-    came_in = _open_as_it_comes(context.broker, request) if transactional and not adds else None
+    adds = request.transactional_id is not None and context.version >= _ADDS_FROM and context.broker.is_alone
+    came_in: TxId | ErrorCode | None = None
+    if request.transactional_id is not None and not adds:
+        came_in = await _open_as_it_comes(context.broker, request.transactional_id, request, deadline)
     results: _Results = []
     for key, partitions in request.topics:
         if request.acks not in (-1, 0, 1):
@@ -164,7 +166,7 @@ async def handle(context: Context, request: ProduceRequest) -> Reply:
 async def _append(
     context: Context,
     request: ProduceRequest,
-    came_in: TxId | None,
+    came_in: TxId | ErrorCode | None,
     topic: Topic | ErrorCode,
     partition: int,
     records: memoryview | None,
@@ -178,6 +180,8 @@ async def _append(
     log_id = log_of(topic, partition)
     if log_id is None:
         return result.fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if isinstance(came_in, ErrorCode):
+        return result.fail(came_in, "the transaction's coordinator has not said yet what goes on after a restart")
     broker = context.broker
     led = broker.partitions.get(log_id)
     if led is None:
@@ -229,14 +233,24 @@ async def _append(
     return _accepted(context, result, topic, led, header, outcome)
 
 
-def _open_as_it_comes(broker: Broker, request: ProduceRequest) -> TxId | None:
-    """The transaction to which the request belongs: looked up once, since each partition's append may wait."""
-    if request.transactional_id is None:
+async def _open_as_it_comes(
+    broker: Broker, transactional_id: str, request: ProduceRequest, deadline: float
+) -> TxId | ErrorCode | None:
+    """The transaction to which the request belongs: looked up once, since each partition's append may wait.
+
+    What another broker's coordinator has open here, only that one knows after a restart, so it is waited for.
+    """
+    elsewhere = not broker.coordinates(transactional_id)
+    producer_id = _producer_id_untrusted(request) if elsewhere else broker.coordinator.producer_id_of(transactional_id)
+    if producer_id is None:
         return None
-    producer_id = broker.coordinator.producer_id_of(request.transactional_id)
-    if producer_id is None and not broker.coordinates(request.transactional_id):
-        producer_id = _producer_id_untrusted(request)
-    return None if producer_id is None else broker.partitions.open_transaction_of(producer_id)
+    opened = broker.partitions.open_transaction_of(producer_id)
+    if opened is not None or not elsewhere or broker.hear_coordinator is None:
+        return opened
+    with trio.move_on_at(deadline):
+        await broker.hear_coordinator(transactional_id)
+        return broker.partitions.open_transaction_of(producer_id)
+    return ErrorCode.REQUEST_TIMED_OUT
 
 
 def _producer_id_untrusted(request: ProduceRequest) -> ProducerId | None:
