@@ -101,6 +101,7 @@ class Commands:
     def restarted(self, shard: ShardNumber) -> None:
         """See `shard.links.Executes`."""
         self._participant.coordinator_restarted(shard)
+        self._own_cuts.forget(shard)
 
     def execute(self, shard: ShardNumber, body: CommandBody) -> Callable[[], Awaitable[Any]]:
         """See `shard.links.Executes`."""

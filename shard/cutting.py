@@ -14,7 +14,8 @@ end, for it was started again or was too slow, the cut is thrown away.
 
 Commits wait for three round trips, and for those that are under way. Between two cuts they have as long as the last one
 took, so a reader who asks again and again does not stop them. If a shard is down there is no cut, and nobody is held:
-it does not answer AwaitEnds. It gets no further question while it has one to answer, so none pile up.
+it does not answer AwaitEnds. It gets no further question while it has one to answer, so none pile up: whoever asks next
+waits for that answer, as long as the one before would have.
 
 A backup takes its cut itself, in the files of the shards. It has the TAKER do all but CutLogs, in `while_all_hold`; to
 the coordinators this is a cut like any other.
@@ -22,15 +23,16 @@ the coordinators this is a cut like any other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import trio
 
 from fairlog_types import LogId, ShardNumber, StorageFailure
 from shard.cut_messages import AwaitEnds, CutLogs, CutQuestion, Cuts, Held, Hold, NoCut, Release, TakeCut
 from shard.ends import OWN_WAIT_S
-from shard.holding import HOLD_S
+from shard.holding import DRAIN_S, HOLD_S
 from shard.links import Asked, Links
 from shard.own_cuts import OwnCuts
 
@@ -49,6 +51,12 @@ class _NoAnswer(Exception):
     """A shard has not answered in time. The message names it."""
 
 
+class _Question(NamedTuple):
+    asked: Asked
+    due_s: float
+    """When the shard will have answered, unless it is down."""
+
+
 class Cutting:
     """Takes the cuts of a node if this shard is the TAKER, else has it take them."""
 
@@ -61,8 +69,8 @@ class Cutting:
         self._links = links
         self._shard_of = shard_of
         self._lock = trio.Lock()
-        self._asked: dict[ShardNumber, Asked] = {}
-        """The last question to each other shard."""
+        self._asked: dict[ShardNumber, _Question] = {}
+        """The last one to each other shard."""
         self._holds = 0
         self._earliest_s = 0.0
         """When the next cut may begin."""
@@ -82,7 +90,7 @@ class Cutting:
 
     async def _have_taken(self, logs: Iterable[LogId]) -> Cuts | NoCut:
         """Raises _NoAnswer, as all that follow."""
-        (answer,) = await _answers(await self._ask({TAKER: TakeCut(tuple(logs))}), OWN_WAIT_S)
+        (answer,) = await _answers(await self._ask({TAKER: TakeCut(tuple(logs))}, OWN_WAIT_S))
         return answer
 
     async def while_all_hold(self, inside: Callable[[], Awaitable[None]]) -> bool | NoCut:
@@ -126,8 +134,8 @@ class Cutting:
 
         async def ends() -> Cuts:
             found = dict(self._own_cuts.cut(own_logs).by_log)
-            asked = await self._ask({shard: CutLogs(tuple(of)) for shard, of in by_shard.items()})
-            for cuts in await _answers(asked, HOLD_S):
+            asked = await self._ask({shard: CutLogs(tuple(of)) for shard, of in by_shard.items()}, HOLD_S)
+            for cuts in await _answers(asked):
                 found |= cuts.by_log
             return Cuts(found)
 
@@ -143,8 +151,9 @@ class Cutting:
         self, own_logs: Collection[LogId] | None, by_shard: Mapping[ShardNumber, Collection[LogId] | None]
     ) -> NoCut | None:
         """None for logs: all of that shard."""
-        asked = await self._ask({shard: AwaitEnds(None if of is None else tuple(of)) for shard, of in by_shard.items()})
-        for answer in (await self._own_cuts.await_ends(own_logs), *await _answers(asked, OWN_WAIT_S)):
+        questions = {shard: AwaitEnds(None if of is None else tuple(of)) for shard, of in by_shard.items()}
+        asked = await self._ask(questions, OWN_WAIT_S)
+        for answer in (await self._own_cuts.await_ends(own_logs), *await _answers(asked)):
             if isinstance(answer, NoCut):
                 return answer
         return None
@@ -159,14 +168,14 @@ class Cutting:
         began_s = trio.current_time()
         self._holds += 1
         number, released = self._holds, False
+        asked = await self._ask(dict.fromkeys(others, Hold(number)), DRAIN_S + HOLD_S)
         try:
-            asked = await self._ask(dict.fromkeys(others, Hold(number)))
-            if not _all_held((await self._own_cuts.hold(self._own, number), *await _answers(asked, 2 * HOLD_S))):
+            if not _all_held((await self._own_cuts.hold(self._own, number), *await _answers(asked))):
                 return None
             found = await inside()
-            asked = await self._ask(dict.fromkeys(others, Release(number)))
+            asked = await self._ask(dict.fromkeys(others, Release(number)), HOLD_S)
             released = True
-            held = self._own_cuts.release(self._own, number), *await _answers(asked, HOLD_S)
+            held = self._own_cuts.release(self._own, number), *await _answers(asked)
             return (found,) if _all_held(held) else None
         finally:
             if not released:
@@ -175,29 +184,32 @@ class Cutting:
             self._earliest_s = now_s + max(pause_s, now_s - began_s)
 
     def _let_go(self, number: int, others: Iterable[ShardNumber]) -> None:
-        """End what may be held still, without waiting: who does not hear of it holds for HOLD_S at most."""
+        """End what may be held still, or will be, without waiting."""
         self._own_cuts.release(self._own, number)
         for shard in others:
-            if self._asked[shard].is_answered:
-                self._asked[shard] = self._links.ask(shard, Release(number))
+            self._say(shard, Release(number), HOLD_S)
 
-    async def _ask(self, questions: Mapping[ShardNumber, CutQuestion]) -> Mapping[ShardNumber, Asked]:
-        """Raises _NoAnswer if one of them does not answer the last question."""
-        last = {shard: self._asked[shard] for shard in questions if shard in self._asked}
-        await _answers({shard: asked for shard, asked in last.items() if not asked.is_answered}, HOLD_S)
-        asked = {shard: self._links.ask(shard, question) for shard, question in questions.items()}
-        self._asked |= asked
-        return asked
+    async def _ask(
+        self, questions: Mapping[ShardNumber, CutQuestion], wait_s: float
+    ) -> Sequence[tuple[ShardNumber, _Question]]:
+        """Answers are waited for so long. Raises _NoAnswer if one of them does not answer the last question."""
+        soon_s = trio.current_time() + HOLD_S
+        last = [(shard, self._asked[shard]) for shard in questions if shard in self._asked]
+        await _answers([(shard, each._replace(due_s=max(each.due_s, soon_s))) for shard, each in last])
+        return [(shard, self._say(shard, question, wait_s)) for shard, question in questions.items()]
+
+    def _say(self, shard: ShardNumber, question: CutQuestion, wait_s: float) -> _Question:
+        said = self._asked[shard] = _Question(self._links.ask(shard, question), trio.current_time() + wait_s)
+        return said
 
 
-async def _answers(asked: Mapping[ShardNumber, Asked], wait_s: float) -> Sequence[Any]:
+async def _answers(questions: Iterable[tuple[ShardNumber, _Question]]) -> Sequence[Any]:
     """In the order of the questions. Raises _NoAnswer."""
     answers: list[Any] = []
-    deadline = trio.current_time() + wait_s
-    for shard, each in asked.items():
-        with trio.move_on_at(deadline) as waiting:
+    for shard, (asked, due_s) in questions:
+        with trio.move_on_at(math.inf if asked.is_answered else due_s) as waiting:
             try:
-                answers.append(await each.answer())
+                answers.append(await asked.answer())
             except StorageFailure as failure:
                 raise _NoAnswer(str(failure)) from failure
         if waiting.cancelled_caught:

@@ -8,10 +8,12 @@ client has seen answered, and one that it made because of that, are in the same 
     admit ─▶ began ─▶ … ─▶ ended          a commit
     hold ─▶ nothing under way ─▶ release  a hold: `admit` waits meanwhile
 
-A hold ends by itself after HOLD_S, so a taker that dies stops nobody for longer. It is then forgotten with the first
-commit that is admitted; `release` tells whether it was in force to the end. So no cut rests on a clock.
+A hold ends when its taker has started again, or by itself: after DRAIN_S for what was under way, in the slowest
+coordinator, and HOLD_S for the cut. So a taker that dies stops nobody for longer. A hold whose time is over is
+forgotten with the first commit that is admitted; `release` tells whether it was in force to the end. So no cut rests
+on a clock.
 
-A commit that is under way for longer than HOLD_S waits for a shard that is down, or whose disk has failed. Then this
+A commit that is under way for longer than DRAIN_S waits for a shard that is down, or whose disk has failed. Then this
 coordinator does not hold, and there is no cut. Nor does it before it has recovered: it does not know yet what it has
 decided.
 """
@@ -25,7 +27,10 @@ import trio
 from fairlog_types import ShardNumber, TxId
 
 HOLD_S = 1.0
-"""A cut takes three round trips within a machine, and what is left of the commits that have been prepared."""
+"""A cut takes two round trips within a machine, once all coordinators hold."""
+
+DRAIN_S = 5.0
+"""On a slow disk, or beside much else, a commit takes seconds, and it need not be the only one that is under way."""
 
 
 class Commits:
@@ -81,10 +86,10 @@ class Commits:
         A later hold of the same taker takes the place of its earlier one.
         """
         now_s = trio.current_time()
-        if not self._recovered.is_set() or any(now_s - began_s > HOLD_S for began_s in self._under_way.values()):
+        if not self._recovered.is_set() or any(now_s - began_s > DRAIN_S for began_s in self._under_way.values()):
             return False
-        self._holds[taker] = number, now_s + HOLD_S
-        with trio.move_on_at(now_s + HOLD_S):
+        self._holds[taker] = number, now_s + DRAIN_S + HOLD_S
+        with trio.move_on_at(now_s + DRAIN_S):
             while self._under_way:
                 await self._ended.wait()
             return True
@@ -95,7 +100,11 @@ class Commits:
         """End that hold; whether no commit was admitted since it began."""
         if self._holds.get(taker, (None, 0.0))[0] != number:
             return False
-        del self._holds[taker]
-        self._released.set()
-        self._released = trio.Event()
+        self.forget(taker)
         return True
+
+    def forget(self, taker: ShardNumber) -> None:
+        """That shard has started again: it does not know of a hold of its own."""
+        if self._holds.pop(taker, None) is not None:
+            self._released.set()
+            self._released = trio.Event()

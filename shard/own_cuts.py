@@ -56,3 +56,7 @@ class OwnCuts:
     def release(self, taker: ShardNumber, number: int) -> Held:
         """See `Commits.release`."""
         return Held(self._commits.release(taker, number))
+
+    def forget(self, taker: ShardNumber) -> None:
+        """See `Commits.forget`."""
+        self._commits.forget(taker)

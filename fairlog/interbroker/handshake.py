@@ -17,7 +17,7 @@ so there is a second key, for the other direction.
 A side that finds something wrong says its own part up to there, and closes. The other side finds the same, and both
 name it.
 
-`expects` is how many bytes come next, and `hear` takes exactly so many: at most 170 in all, whatever the peer sends.
+`expects` is how many bytes come next, and `hear` takes exactly so many: 142 in all, whatever the peer sends.
 Nonces come in as arguments; see docs/formats/interbroker.md for the bytes.
 """
 

@@ -11,18 +11,20 @@ import pytest
 import trio
 import trio.lowlevel
 
-from fairlog_types import LogId, ShardNumber
+from fairlog_types import LogId, ProducerEpoch, ProducerId, ShardNumber, TxId
 from shard.conversation import Command, Message
 from shard.cut_messages import Cuts, Hold, NoCut
 from shard.cutting import Cutting
 from shard.ends import AskedEnds
-from shard.holding import HOLD_S
+from shard.holding import DRAIN_S, HOLD_S, Commits
 from shard.links import REPEAT_AFTER_S
 from shard.own_cuts import OwnCuts
 from tests.shard.neighbours import Cluster, log_of, open_cluster, shard_of
 
 OWN, OTHER = log_of(0), log_of(1)
 BOTH = (OWN, OTHER)
+LONG = TxId(ProducerId(7), ProducerEpoch(0), 1)
+"""Of a commit that takes long."""
 
 
 def cutting_of(cluster: Cluster, shard: int) -> Cutting:
@@ -91,8 +93,9 @@ async def test_cut_leaves_out_logs_that_nobody_leads(tmp_path: Path) -> None:
         assert await cut_of(cluster, 1, [OTHER, log_of(0, 7), log_of(1, 7)]) == {OTHER: 0}
 
 
-async def test_no_cut_and_nobody_held_while_a_shard_is_down(tmp_path: Path) -> None:
+async def test_no_cut_and_nobody_held_while_a_shard_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not asked anew before it has answered, and answers when it is back."""
+    monkeypatch.setattr("shard.cutting.OWN_WAIT_S", 2.0)
     async with open_cluster(tmp_path / "run") as cluster:
         left = cluster.kill(1)
         with trio.move_on_after(0.5):
@@ -103,13 +106,17 @@ async def test_no_cut_and_nobody_held_while_a_shard_is_down(tmp_path: Path) -> N
             assert isinstance(found, NoCut)
             assert "shard 1 has not answered in time: its process is down" in found.reason
         assert not any(is_command(message, Hold) for _, _, message in cluster.way.carried[so_far:])
+        monkeypatch.undo()
         await cluster.start_again(1, left)
         await trio.sleep(2 * REPEAT_AFTER_S)
         assert await cut_of(cluster, 0) == {OWN: 0, OTHER: 0}
 
 
-async def test_commit_waits_no_longer_than_a_hold_for_a_taker_that_is_gone(tmp_path: Path) -> None:
+async def test_commit_waits_no_longer_than_a_hold_for_a_taker_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody releases it; and what it is about to count would be thrown away."""
+    monkeypatch.setattr("shard.holding.DRAIN_S", 0.0)
     async with open_cluster(tmp_path / "run") as cluster:
         writer = await cluster.writer("t", 1)
         await writer.write({OWN: [b"1"], OTHER: [b"2"]})
@@ -119,6 +126,78 @@ async def test_commit_waits_no_longer_than_a_hold_for_a_taker_that_is_gone(tmp_p
         assert await writer.end() is None
         assert trio.current_time() - began_s >= HOLD_S * 0.9
         assert not commits.release(ShardNumber(0), 5)
+
+
+async def test_taker_that_was_started_again_holds_nobody(tmp_path: Path) -> None:
+    """It has forgotten its hold, and says so by its new epoch."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.keep_order()
+        commits = cluster.running[ShardNumber(1)].shard._connections.commits
+        assert await commits.hold(ShardNumber(0), 5)
+        began_s = trio.current_time()
+        await cluster.start_again(0, cluster.kill(0))
+        await commits.admit()
+        assert trio.current_time() - began_s < DRAIN_S
+
+
+async def test_commit_that_takes_long_is_waited_for(tmp_path: Path) -> None:
+    """As on a slow disk, where there may always be one."""
+    async with open_cluster(tmp_path / "run") as cluster, trio.open_nursery() as nursery:
+        cluster.way.keep_order()
+        commits = cluster.running[ShardNumber(1)].shard._connections.commits
+        commits.began([LONG])
+        await trio.sleep(HOLD_S * 1.1)
+        nursery.start_soon(end_after, commits, HOLD_S * 1.1)
+        assert await cut_of(cluster, 0) == {OWN: 0, OTHER: 0}
+        held = {message.body.number for _, _, message in cluster.way.carried if is_command(message, Hold)}
+        assert held == {1}, "the first hold was good"
+
+
+async def end_after(commits: Commits, after_s: float) -> None:
+    await trio.sleep(after_s)
+    commits.ended([LONG])
+
+
+async def test_asker_that_gives_up_while_commits_end_leaves_nobody_held(tmp_path: Path) -> None:
+    """It releases what it has not heard of yet."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.keep_order()
+        commits = cluster.running[ShardNumber(1)].shard._connections.commits
+        commits.began([LONG])
+        with trio.move_on_after(0.2) as waiting:
+            await cutting_of(cluster, 0).cut(BOTH)
+        assert waiting.cancelled_caught
+        commits.ended([LONG])
+        began_s = trio.current_time()
+        await commits.admit()
+        assert trio.current_time() - began_s < HOLD_S
+        assert await cut_of(cluster, 0) == {OWN: 0, OTHER: 0}
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+async def test_who_asks_after_one_that_gave_up_waits_as_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: int
+) -> None:
+    """The shards are still to answer the first one's question. That is no sign that they are down."""
+    async with open_cluster(tmp_path / "run") as cluster, trio.open_nursery() as nursery:
+        cluster.way.keep_order()
+        copied, await_ends = trio.Event(), OwnCuts.await_ends
+
+        async def slowly(own_cuts: OwnCuts, logs: Any) -> NoCut | None:
+            await copied.wait()
+            return await await_ends(own_cuts, logs)
+
+        monkeypatch.setattr(OwnCuts, "await_ends", slowly)
+        with trio.move_on_after(0.2) as waiting:
+            await cutting_of(cluster, asked).cut(BOTH)
+        assert waiting.cancelled_caught
+
+        async def copy() -> None:
+            await trio.sleep(HOLD_S * 1.5)
+            copied.set()
+
+        nursery.start_soon(copy)
+        assert await cut_of(cluster, asked) == {OWN: 0, OTHER: 0}
 
 
 async def test_cut_has_no_commit_without_those_that_were_answered_before_it(tmp_path: Path) -> None:
@@ -154,7 +233,8 @@ async def test_commit_in_a_log_that_is_deleted_meanwhile_is_over(tmp_path: Path)
         await writer.write({OWN: [b"1"], OTHER: [b"2"]})
         await cluster.shards[ShardNumber(0)].drop([OWN])
         assert await writer.end() is None
-        await trio.sleep(HOLD_S * 1.1)
+        commits = cluster.running[ShardNumber(0)].shard._connections.commits
+        assert await commits.hold(ShardNumber(0), 0)
         assert await cut_of(cluster, 0) == {OTHER: 1}
 
 
@@ -299,8 +379,11 @@ async def test_who_has_a_hold_and_fails_holds_nobody(tmp_path: Path) -> None:
         assert await cut_of(cluster, 0) == {OWN: 2, OTHER: 2}
 
 
-async def test_nobody_is_held_for_a_backup_while_a_shard_is_down(tmp_path: Path) -> None:
+async def test_nobody_is_held_for_a_backup_while_a_shard_is_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It says which one."""
+    monkeypatch.setattr("shard.cutting.OWN_WAIT_S", 2.0)
     async with open_cluster(tmp_path / "run") as cluster:
         cluster.kill(1)
         found = await cutting_of(cluster, 0).while_all_hold(trio.lowlevel.checkpoint)

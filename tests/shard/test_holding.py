@@ -10,7 +10,7 @@ import trio.testing
 from trio.abc import Clock
 
 from fairlog_types import ProducerEpoch, ProducerId, ShardNumber, TxId
-from shard.holding import HOLD_S, Commits
+from shard.holding import DRAIN_S, HOLD_S, Commits
 
 TAKER, OTHER_TAKER = ShardNumber(0), ShardNumber(2)
 ONE, TWO = (TxId(ProducerId(7), ProducerEpoch(0), number) for number in (1, 2))
@@ -60,7 +60,7 @@ async def test_hold_is_refused_beside_a_commit_that_cannot_be_waited_for(
 ) -> None:
     """Its shard may be down for long: no other commit is stopped for it, until it has ended."""
     commits.began([ONE])
-    await trio.sleep(HOLD_S * 1.1)
+    await trio.sleep(DRAIN_S * 1.1)
     began_s = trio.current_time()
     assert not await commits.hold(TAKER, 1)
     assert trio.current_time() == began_s
@@ -72,9 +72,9 @@ async def test_hold_is_refused_beside_a_commit_that_cannot_be_waited_for(
 async def test_commit_that_is_said_again_has_not_begun_anew(commits: Commits, autojump_clock: Clock) -> None:
     """It is prepared and then applied: both are one commit, of the age of the first."""
     commits.began([ONE])
-    await trio.sleep(HOLD_S * 0.9)
+    await trio.sleep(DRAIN_S * 0.9)
     commits.began([ONE])
-    await trio.sleep(HOLD_S * 0.2)
+    await trio.sleep(DRAIN_S * 0.2)
     began_s = trio.current_time()
     assert not await commits.hold(TAKER, 1)
     assert trio.current_time() == began_s
@@ -88,9 +88,9 @@ async def test_hold_waits_until_all_that_is_under_way_has_ended(
     hold = Waiting(nursery, lambda: commits.hold(TAKER, 1))
     await trio.testing.wait_all_tasks_blocked()
     admitted = Waiting(nursery, commits.admit)
-    await trio.sleep(HOLD_S * 0.2)
+    await trio.sleep(DRAIN_S * 0.2)
     commits.ended([ONE, ONE])
-    await trio.sleep(HOLD_S * 0.2)
+    await trio.sleep(DRAIN_S * 0.2)
     assert hold.answer is ..., "the second one is under way"
     commits.ended([TWO])
     await trio.testing.wait_all_tasks_blocked()
@@ -98,7 +98,7 @@ async def test_hold_waits_until_all_that_is_under_way_has_ended(
     assert admitted.after_s is None
     assert commits.release(TAKER, 1)
     await trio.testing.wait_all_tasks_blocked()
-    assert admitted.after_s == pytest.approx(HOLD_S * 0.4)
+    assert admitted.after_s == pytest.approx(DRAIN_S * 0.4)
 
 
 async def test_hold_that_has_waited_in_vain_answers_so_and_is_over(
@@ -108,9 +108,9 @@ async def test_hold_that_has_waited_in_vain_answers_so_and_is_over(
     commits.began([ONE])
     hold = Waiting(nursery, lambda: commits.hold(TAKER, 1))
     await trio.testing.wait_all_tasks_blocked()
-    await trio.sleep(HOLD_S * 1.1)
+    await trio.sleep(DRAIN_S * 1.1)
     assert hold.answer is False
-    assert hold.after_s == pytest.approx(HOLD_S)
+    assert hold.after_s == pytest.approx(DRAIN_S)
     assert not commits.release(TAKER, 1)
 
 
@@ -133,14 +133,14 @@ async def test_hold_nobody_releases_ends_with_its_time_and_its_release_says_so(
 ) -> None:
     """The taker may be gone; if it is only slow, it hears that a commit may have begun."""
     assert await commits.hold(TAKER, 1)
-    assert await seconds_to_admit(commits) == pytest.approx(HOLD_S)
+    assert await seconds_to_admit(commits) == pytest.approx(DRAIN_S + HOLD_S)
     assert not commits.release(TAKER, 1)
 
 
 async def test_hold_is_in_force_while_no_commit_was_admitted(commits: Commits, autojump_clock: Clock) -> None:
     """A slow taker whom nobody needed to wait for has its cut: nothing rests on a clock."""
     assert await commits.hold(TAKER, 1)
-    await trio.sleep(HOLD_S * 5)
+    await trio.sleep(5 * (DRAIN_S + HOLD_S))
     assert commits.release(TAKER, 1)
 
 
@@ -181,9 +181,9 @@ async def test_earlier_hold_that_waits_in_vain_ends_no_later_one(
     """Both wait for the same commit, and the later one gets to its end."""
     commits.began([ONE])
     earlier = Waiting(nursery, lambda: commits.hold(TAKER, 1))
-    await trio.sleep(HOLD_S * 0.8)
+    await trio.sleep(DRAIN_S * 0.8)
     later = Waiting(nursery, lambda: commits.hold(TAKER, 2))
-    await trio.sleep(HOLD_S * 0.4)
+    await trio.sleep(DRAIN_S * 0.4)
     assert earlier.answer is False
     commits.ended([ONE])
     await trio.testing.wait_all_tasks_blocked()
@@ -212,6 +212,33 @@ async def test_commit_waits_for_the_later_of_two_holds_nobody_releases(commits: 
     assert await commits.hold(TAKER, 1)
     await trio.sleep(HOLD_S * 0.5)
     assert await commits.hold(OTHER_TAKER, 1)
-    assert await seconds_to_admit(commits) == pytest.approx(HOLD_S)
+    assert await seconds_to_admit(commits) == pytest.approx(DRAIN_S + HOLD_S)
     assert not commits.release(TAKER, 1)
     assert not commits.release(OTHER_TAKER, 1)
+
+
+async def test_hold_lasts_until_the_slowest_coordinator_has_drained_and_the_cut_is_taken(
+    commits: Commits, autojump_clock: Clock
+) -> None:
+    """This one had nothing under way."""
+    assert await commits.hold(TAKER, 1)
+    with trio.move_on_after(DRAIN_S + HOLD_S * 0.9) as waiting:
+        await commits.admit()
+    assert waiting.cancelled_caught
+    assert commits.release(TAKER, 1)
+
+
+async def test_taker_that_has_started_again_holds_nobody(
+    commits: Commits, nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    """It does not know of the hold. Another taker's is of no matter."""
+    assert await commits.hold(TAKER, 1)
+    admitted = Waiting(nursery, commits.admit)
+    await trio.testing.wait_all_tasks_blocked()
+    commits.forget(OTHER_TAKER)
+    await trio.testing.wait_all_tasks_blocked()
+    assert admitted.after_s is None
+    commits.forget(TAKER)
+    await trio.testing.wait_all_tasks_blocked()
+    assert admitted.after_s == 0
+    assert not commits.release(TAKER, 1)

@@ -119,6 +119,8 @@ def deterministic(world: World) -> Iterator[None]:
             mock.patch.object(shard.links, "REPEAT_AFTER_S", 0.05),
             mock.patch.object(shard.holding, "HOLD_S", 0.2),
             mock.patch.object(shard.cutting, "HOLD_S", 0.2),
+            mock.patch.object(shard.holding, "DRAIN_S", 0.2),
+            mock.patch.object(shard.cutting, "DRAIN_S", 0.2),
         ):
             yield
     finally:
