@@ -19,7 +19,7 @@ the groups whose offsets log its shard leads, and the transactional ids whose gr
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 from uuid import UUID
@@ -54,7 +54,7 @@ from fairlog.groups.offset_values import (
 )
 from fairlog.live_group_configs import LiveGroupConfigs
 from fairlog.live_settings import LiveSettings
-from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, ShardNumber, TxId
+from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, ShardNumber, StorageFailure, TxId
 from partition.answers import (
     LogCut,
 )
@@ -211,6 +211,23 @@ class Offsets(GroupOffsets, Protocol):
     ) -> Mapping[Partition, GroupRefusal | None] | GroupRefusal: ...
 
 
+class OtherCoordinators(Protocol):
+    """The transaction coordinators of other brokers. Both wait for one of them, for as long as it takes."""
+
+    async def hear(self, transactional_id: str) -> None:
+        """Wait until the id's coordinator has said, since the start of this broker, which transactions are open here.
+
+        It does so once the two are connected. This broker's own has nothing to say.
+        """
+        ...
+
+    async def add_log(
+        self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId
+    ) -> Refusal | None:
+        """Have the id's coordinator add a log that is led here, unless it has it. Raises StorageFailure at the stop."""
+        ...
+
+
 A_co = TypeVar("A_co", covariant=True)
 
 
@@ -273,9 +290,8 @@ class Broker:
     """What takes cuts over several shards; None if this broker is alone."""
     other_offsets: OtherOffsets | None = None
     """What has other shards write offsets; None if this broker is alone."""
-    hear_coordinator: Callable[[str], Awaitable[None]] | None = None
-    """Wait until the coordinator of a transactional id has said, since the start of this broker, which transactions are
-    open here. It does so once the two are connected. None if this broker is alone, and knows."""
+    other_coordinators: OtherCoordinators | None = None
+    """None if this broker is alone."""
     looking_into: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(LOOKED_INTO_MAX))
     """For threads that unpack what producers send."""
 
@@ -314,6 +330,29 @@ class Broker:
     def coordinates(self, transactional_id: str) -> bool:
         """Whether this broker coordinates the transactional id."""
         return self.is_alone or self._shard_of(transactional_id) == self.cluster.shard
+
+    async def add_to_transaction(
+        self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId, *, deadline_s: float
+    ) -> Refusal | None:
+        """Add a log that is led here to the transaction of this epoch, which begins with it if none is open.
+
+        None: it has it. Raises TooSlowError if another broker coordinates the transactional id, and has not answered
+        by `deadline_s`, of the event loop's clock: it may still add it.
+        """
+        who = transactional_id, producer_id, epoch
+        try:
+            if not self.coordinates(transactional_id):
+                assert self.other_coordinators is not None
+                if producer_id < 0 or epoch < 0:  # clients may send what brokers cannot say to each other
+                    return Refusal.UNKNOWN_PRODUCER_ID_MAPPING
+                with trio.fail_at(deadline_s):
+                    return await self.other_coordinators.add_log(*who, log)
+            if self.coordinator.has_added(*who, log):
+                return None
+            added = await self.coordinator.add_logs(*who, (log,), None)
+        except StorageFailure:
+            return Refusal.STORAGE
+        return added if isinstance(added, Refusal) else added[log]
 
     def shard_of_group(self, group: str) -> ShardNumber:
         """Which shard has the group."""

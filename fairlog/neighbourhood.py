@@ -13,10 +13,12 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
+from coordinator.answers import Refusal
 from fairlog.cluster.coordinators import shard_of_transactional_id
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.interbroker.peers import Peers
-from fairlog_types import LeaderEpoch, LogId, ShardNumber
+from fairlog_types import LeaderEpoch, LogId, ProducerEpoch, ProducerId, ShardNumber
+from shard.adding import AddLog
 from shard.conversation import Message
 from shard.cut_messages import NoCut
 from shard.cutting import TAKER
@@ -24,6 +26,31 @@ from shard.shard import Neighbours, Shard
 
 INTERNAL_HOST = "127.0.0.1"
 """All processes of a data directory are on one machine."""
+
+
+class Coordinators:
+    """The coordinators of other shards. Implements `fairlog.broker.OtherCoordinators`."""
+
+    def __init__(self, cluster: EmbeddedStore, shard: Shard, group_separator: str) -> None:
+        self._cluster = cluster
+        self._shard = shard
+        self._group_separator = group_separator
+
+    async def hear(self, transactional_id: str) -> None:
+        """See `OtherCoordinators.hear`."""
+        coordinator = self._of(transactional_id)
+        if coordinator != self._cluster.shard:
+            await self._shard.hear(coordinator)
+
+    async def add_log(
+        self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId
+    ) -> Refusal | None:
+        """See `OtherCoordinators.add_log`."""
+        message = AddLog(transactional_id, producer_id, epoch, log)
+        return await self._shard.add_log(self._of(transactional_id), message)
+
+    def _of(self, transactional_id: str) -> ShardNumber:
+        return shard_of_transactional_id(self._cluster, transactional_id, self._group_separator)
 
 
 class Neighbourhood:
@@ -57,16 +84,6 @@ class Neighbourhood:
         self._shard = shard
         await nursery.start(shard.run_links, whole_since)
         await nursery.start(self._peers.run, self.listeners, self._cluster.placement.others(self._cluster.shard))
-
-    def hearing(self, shard: Shard, group_separator: str) -> Callable[[str], Awaitable[None]]:
-        """What `Broker.hear_coordinator` is to be."""
-
-        async def hear(transactional_id: str) -> None:
-            coordinator = shard_of_transactional_id(self._cluster, transactional_id, group_separator)
-            if coordinator != self._cluster.shard:
-                await shard.hear(coordinator)
-
-        return hear
 
     def _other_shard_of(self, log: LogId) -> ShardNumber | None:
         shard = self._cluster.shard_of(log)

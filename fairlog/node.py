@@ -19,7 +19,7 @@ from __future__ import annotations
 import resource
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -33,7 +33,7 @@ from fairlog.backup.taking_over import take_over
 from fairlog.broker import Broker
 from fairlog.cluster.coordinators import shard_of_transactional_id
 from fairlog.cluster.embedded import EmbeddedStore
-from fairlog.cluster.features import supported_over
+from fairlog.cluster.features import FEATURES
 from fairlog.cluster.interface import BrokerAddress
 from fairlog.config import ConfigError, Ready, Settings, advertised_address
 from fairlog.config_values import Address
@@ -55,7 +55,7 @@ from fairlog.last_run import LastRun
 from fairlog.live_group_configs import LiveGroupConfigs
 from fairlog.live_settings import LiveSettings
 from fairlog.native.protocol import NativeProtocol
-from fairlog.neighbourhood import INTERNAL_HOST, Neighbourhood
+from fairlog.neighbourhood import INTERNAL_HOST, Coordinators, Neighbourhood
 from fairlog.node_view import NodeView, Parts
 from fairlog.retention.task import Retention
 from fairlog.topics import LocalTopics
@@ -138,10 +138,10 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             shard = await _open_shard(stack, directory, settings, cluster, last_run, offset_index, neighbourhood)
             group_configs = LiveGroupConfigs(settings.groups, cluster)
             groups = _make_groups(settings, cluster, group_configs, offset_index)
-            hear_coordinator = (
-                None if neighbourhood is None else neighbourhood.hearing(shard, settings.transactions.group_separator)
+            other_coordinators = (
+                None if neighbourhood is None else Coordinators(cluster, shard, settings.transactions.group_separator)
             )
-            offsets = _make_offsets(settings, cluster, shard, offset_index, groups, hear_coordinator)
+            offsets = _make_offsets(settings, cluster, shard, offset_index, groups, other_coordinators)
             topics = LocalTopics(cluster, shard, _now_ms, on_deleted=offsets.topic_deleted)
             await topics.recover()
             await shard.lead(offsets.logs())
@@ -179,7 +179,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     group_configs,
                     shard.cutting,
                     shard.other_offsets,
-                    hear_coordinator,
+                    other_coordinators,
                 )
                 log.info(
                     "ready",
@@ -304,7 +304,7 @@ def prepare(settings: Settings) -> None:
         group_journal_count=settings.journal.group_journals,
         shards=settings.shards,
         group_separator=settings.transactions.group_separator,
-        features=supported_over(settings.shards),
+        features=FEATURES,
     )
     broker_secret.load_or_make(settings.data_dir)
 
@@ -327,7 +327,7 @@ async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedSt
             group_journal_count=settings.journal.group_journals,
             shards=settings.shards,
             shard=ShardNumber(settings.shard),
-            features=supported_over(settings.shards),
+            features=FEATURES,
         )
     )
     stack.push_async_callback(close_in_thread, cluster.close)
@@ -434,7 +434,7 @@ def _make_offsets(
     shard: Shard,
     index: OffsetIndex,
     groups: NodeGroups,
-    hear_coordinator: Callable[[str], Awaitable[None]] | None,
+    other_coordinators: Coordinators | None,
 ) -> CommittedOffsets:
     placement, separator = cluster.placement, settings.transactions.group_separator
     alone = placement.shards == 1
@@ -449,7 +449,7 @@ def _make_offsets(
         coordinates=lambda transactional_id: (
             alone or shard_of_transactional_id(cluster, transactional_id, separator) == cluster.shard
         ),
-        hear_coordinator=hear_coordinator,
+        hear_coordinator=None if other_coordinators is None else other_coordinators.hear,
         topics=cluster,
         commit_bytes_max=settings.requests.message_bytes_max,
         retention_ms=settings.offsets.retention_minutes * 60_000,

@@ -292,6 +292,11 @@ class PartitionState:
                 return txid
         return None
 
+    def takes_batches(self, txid: TxId) -> bool:
+        """Whether the transaction is open here, and not sealed."""
+        transaction = self.open_transactions.get(txid)
+        return transaction is not None and not transaction.sealed
+
     def held(self, txid: TxId) -> Held | None:
         """What the log holds of an open transaction; None if it is not open."""
         transaction = self.open_transactions.get(txid)

@@ -33,6 +33,7 @@ from coordinator.messages import (
 )
 from fairlog_types import LogId, ShardNumber, StorageFailure, TxId
 from journal.journal import NoFiles
+from shard.adding import AddLog, LogAdded
 from shard.cut_messages import AwaitEnds, CutAnswer, CutLogs, CutQuestion, Cuts, Hold, NoCut, Release, TakeCut
 from shard.offset_messages import WriteOffsets
 from shard.other_offsets import OwnOffsets
@@ -77,11 +78,13 @@ class SaidAll:
     aborted, or is visible."""
 
 
-CommandBody = Begin | Resume | PrepareAll | ApplyAll | DiscardTransaction | SaidAll | CutQuestion | WriteOffsets
+CommandBody = (
+    Begin | Resume | PrepareAll | ApplyAll | DiscardTransaction | SaidAll | CutQuestion | WriteOffsets | AddLog
+)
 
 
 class Commands:
-    """Executes what other shards ask of this one: their coordinators, whoever takes a cut, and brokers of sinks."""
+    """Executes what other shards ask of this one: coordinators, leaders of logs, sinks, the taker of cuts."""
 
     def __init__(
         self,
@@ -90,13 +93,15 @@ class Commands:
         own_cuts: OwnCuts,
         take_cut: Callable[[Sequence[LogId]], Awaitable[Cuts | NoCut]],
         own_offsets: OwnOffsets,
+        add_log: Callable[[AddLog], Awaitable[LogAdded]],
     ) -> None:
-        """`epoch` is that of this shard; `take_cut` takes one over all shards."""
+        """`epoch` is that of this shard; `take_cut` takes one over all shards; `add_log` is the coordinator's."""
         self._participant = participant
         self._epoch = epoch
         self._own_cuts = own_cuts
         self._take_cut = take_cut
         self._own_offsets = own_offsets
+        self._add_log = add_log
 
     def restarted(self, shard: ShardNumber) -> None:
         """See `shard.links.Executes`."""
@@ -146,6 +151,8 @@ class Commands:
                 return lambda: self._take_cut(logs)
             case WriteOffsets():
                 return lambda: self._own_offsets.write(body)
+            case AddLog():
+                return lambda: self._add_log(body)
 
 
 async def _at_once(answer: CutAnswer) -> CutAnswer:

@@ -53,6 +53,8 @@ from fairlog_types import (
     LogKind,
     Offset,
     Placement,
+    ProducerEpoch,
+    ProducerId,
     ShardNumber,
     StorageFailure,
     TxId,
@@ -210,6 +212,13 @@ class Participant:
         """Wait until that shard's coordinator has said, since the start of this shard, what is undecided."""
         while coordinator not in self._said_all:
             await self._heard.wait()
+
+    def takes_batches(self, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId) -> bool:
+        """Whether the log takes batches of a transaction that the producer has open in this epoch."""
+        txid, partition = self._open.get(producer_id), self._partitions.get(log)
+        if txid is None or txid.epoch != epoch or partition is None:
+            return False
+        return partition.state.takes_batches(txid)
 
     def _awaited(self, others: Collection[ShardNumber]) -> set[ShardNumber]:
         """Whose word is lacking for something that is open here, and of which no coordinator has spoken yet.

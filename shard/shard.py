@@ -23,6 +23,7 @@ from types import TracebackType
 import structlog
 import trio
 
+from coordinator.answers import Refusal
 from coordinator.group_journal import GroupJournal
 from coordinator.id_table import IdTable
 from coordinator.ids import ProducerIds
@@ -35,6 +36,7 @@ from journal.flush import Flusher, TailWatcher, open_flusher
 from journal.journal import Fsync, Journal, JournalKind, JournalSettings
 from journal.segment_file import make_root
 from partition.modes import JOURNAL, TransactionMode
+from shard.adding import Adding, AddLog, LogAdded
 from shard.commands import Commands
 from shard.conversation import Message
 from shard.cut_messages import Cuts, NoCut
@@ -103,6 +105,7 @@ class _Connections:
     cutting: Cutting
     own_offsets: OwnOffsets
     other_offsets: OtherOffsets
+    adding: Adding
 
 
 class Shard:
@@ -175,6 +178,17 @@ class Shard:
     async def hear(self, coordinator: ShardNumber) -> None:
         """See `Participant.hear`."""
         await self._participant.hear(coordinator)
+
+    async def add_log(self, coordinator: ShardNumber, message: AddLog) -> Refusal | None:
+        """Have another shard's coordinator add a log that is led here to a transaction, unless it has it.
+
+        Waits for that shard, for as long as it takes. Raises StorageFailure if this one stops meanwhile.
+        """
+        assert self._connections is not None
+        await self._participant.hear(coordinator)
+        if self._participant.takes_batches(message.producer_id, message.producer_epoch, message.log):
+            return None
+        return await self._connections.adding.add(coordinator, message)
 
     def receive(self, shard: ShardNumber, message: Message) -> None:
         """A message of a neighbour has come."""
@@ -272,14 +286,23 @@ async def open_shard(
             async def take_cut(logs: Sequence[LogId]) -> Cuts | NoCut:
                 return await cutting.cut(logs)
 
+            async def add_log(message: AddLog) -> LogAdded:
+                await commits.until_recovered()
+                who = message.transactional_id, message.producer_id, message.producer_epoch
+                try:
+                    added = await coordinator.add_logs(*who, (message.log,), None)
+                except StorageFailure:
+                    return LogAdded(Refusal.STORAGE)
+                return LogAdded(added if isinstance(added, Refusal) else added[message.log])
+
             commits = Commits()
             own_cuts = OwnCuts(lambda: shard, commits)
             own_offsets = OwnOffsets(directory.number, leader_epoch)
-            commands = Commands(participant, leader_epoch, own_cuts, take_cut, own_offsets)
+            commands = Commands(participant, leader_epoch, own_cuts, take_cut, own_offsets, add_log)
             links = Links(leader_epoch, placement.others(directory.number), neighbours.transport, commands)
             routed = RoutedParticipants(participant, links, neighbours.shard_of, commits)
             cutting = Cutting(directory.number, own_cuts, links, neighbours.shard_of)
-            connections = _Connections(links, routed, commits, cutting, own_offsets, OtherOffsets(links))
+            connections = _Connections(links, routed, commits, cutting, own_offsets, OtherOffsets(links), Adding(links))
         group_journals = await _open_group_journals(
             stack, directory, settings, placement, flusher=storage.flusher, leader_epoch=leader_epoch, begun=begun
         )

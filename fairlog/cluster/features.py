@@ -5,8 +5,6 @@ Kafka's `transaction.version`. This program *supports* a range of levels of each
 them, and level 0 is off. ApiVersions tells clients both, UpdateFeatures changes the finalized level, and the cluster
 store keeps it.
 
-Over several shards fewer levels are supported (`supported_over`).
-
 To add a feature, add a row to `FEATURES` and call `ClusterStore.features.level(name)` where the behaviour differs. A
 store in which no level was ever set has the row's default: both a new store and one that an older program has written.
 
@@ -49,17 +47,6 @@ _ROWS = (
 
 FEATURES: Mapping[str, Feature] = types.MappingProxyType({row.name: row for row in _ROWS})
 """All features of this program, by name."""
-
-
-def supported_over(shards: int) -> Mapping[str, Feature]:
-    """The features of a node whose data is spread over so many shards, by name.
-
-    Transaction version 2 has a partition's leader add the partition to the transaction, which takes a coordinator on
-    the same shard. Over several shards clients are to ask the coordinator themselves, as they do at level 1.
-    """
-    if shards == 1:
-        return FEATURES
-    return types.MappingProxyType({**FEATURES, "transaction.version": Feature("transaction.version", 0, 1, 1)})
 
 
 @dataclass(frozen=True, slots=True)

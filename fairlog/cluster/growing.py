@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fairlog.cluster import environments, records
-from fairlog.cluster.features import supported_over, unsupported
+from fairlog.cluster.features import FEATURES
 from fairlog.cluster.opening import STORE_FILE, StoreMismatch, begin, content, named, opened, put
 from fairlog.config import PROCESSES_MAX
 from fairlog_types import CorruptStorage
@@ -35,9 +35,7 @@ def add_shard(directory: Path, *, node_id: int, move_note: Callable[[], None]) -
             shards = records.decode_shards(content(transaction))
             if shards == PROCESSES_MAX:
                 raise StoreMismatch(f"there are {shards} shards already, which is the most there may be: add none")
-            memory = begin(transaction, directory, node_id, 0, shards, FIRST_SHARD, supported_over(shards))
-            if (problem := unsupported(supported_over(shards + 1), memory.features.chosen)) is not None:
-                raise StoreMismatch(f"with several shards, {problem} Take it down first (UpdateFeatures)")
+            memory = begin(transaction, directory, node_id, 0, shards, FIRST_SHARD, FEATURES)
             if shards == 1:
                 move_note()
                 put(transaction, {records.shard_key(FIRST_SHARD): records.encode_shard(memory.record_of(FIRST_SHARD))})

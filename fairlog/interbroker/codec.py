@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import cbor2
 
+from coordinator.answers import Refusal
 from coordinator.messages import (
     UNCOUNTED,
     Applied,
@@ -38,6 +39,7 @@ from coordinator.messages import (
 from fairlog.edge.malformed import Malformed
 from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
 from partition.answers import LogCut
+from shard.adding import AddLog, LogAdded
 from shard.commands import ApplyAll, Failed, PrepareAll, SaidAll
 from shard.conversation import NOT_HEARD_OF, Command, Hello, Message, Reply, Welcome
 from shard.cut_messages import AwaitEnds, CutLogs, Cuts, Held, Hold, NoCut, Release, TakeCut
@@ -456,6 +458,20 @@ def _to_offset(item: object) -> tuple[str, int, int]:
     return text, _to_number(partition, 0, _INT32_MAX), _to_int64(offset)
 
 
+def _add_log(command: AddLog) -> object:
+    return command.transactional_id, command.producer_id, command.producer_epoch, _log(command.log)
+
+
+def _to_add_log(item: object) -> AddLog:
+    transactional_id, producer_id, epoch, log = _to_fields(item, 4, "AddLog")
+    return AddLog(
+        _to_text(transactional_id),
+        ProducerId(_to_int64(producer_id)),
+        ProducerEpoch(_to_number(epoch, 0, _INT16_MAX)),
+        _to_log(log),
+    )
+
+
 # Bodies of replies.
 
 
@@ -558,6 +574,34 @@ def _to_offsets_refused(item: object) -> OffsetsRefused:
     return OffsetsRefused(WhyNotWritten(_to_number(why, 0, len(WhyNotWritten) - 1)), _to_text(reason))
 
 
+_REFUSALS = (
+    Refusal.UNKNOWN_PRODUCER_ID_MAPPING,
+    Refusal.FENCED,
+    Refusal.WRONG_STATE,
+    Refusal.CONCURRENT,
+    Refusal.MUST_ABORT,
+    Refusal.LATE,
+    Refusal.UNKNOWN_LOG,
+    Refusal.STORAGE,
+    Refusal.STORAGE_EFFECT_UNKNOWN,
+    Refusal.NOT_JOINED,
+    Refusal.LANE,
+    Refusal.OUTCOME_LOST,
+    Refusal.BAD_TIMEOUT,
+    Refusal.BAD_REQUEST,
+    Refusal.NO_TWO_PHASE_COMMIT,
+)
+"""In the order of their numbers, from 0 on."""
+
+
+def _log_added(added: LogAdded) -> object:
+    return None if added.refusal is None else _REFUSALS.index(added.refusal)
+
+
+def _to_log_added(item: object) -> LogAdded:
+    return LogAdded(None if item is None else _REFUSALS[_to_number(item, 0, len(_REFUSALS) - 1)])
+
+
 _COMMANDS = (
     _Kind(1, Begin, _begin, _to_begin),
     _Kind(2, Resume, _resume, _to_resume),
@@ -571,6 +615,7 @@ _COMMANDS = (
     _Kind(10, Release, _hold, _to_release),
     _Kind(11, TakeCut, _question, _to_take_cut),
     _Kind(12, WriteOffsets, _write_offsets, _to_write_offsets),
+    _Kind(13, AddLog, _add_log, _to_add_log),
 )
 
 _ANSWERS = (
@@ -584,6 +629,7 @@ _ANSWERS = (
     _Kind(7, Cuts, _cuts, _to_cuts),
     _Kind(8, NoCut, _no_cut, _to_no_cut),
     _Kind(9, OffsetsRefused, _offsets_refused, _to_offsets_refused),
+    _Kind(10, LogAdded, _log_added, _to_log_added),
 )
 
 _COMMAND_OF_TYPE = {kind.type: kind for kind in _COMMANDS}

@@ -4,7 +4,8 @@
     process          all hold ─▶ Held(true)                                               Held, or NoCut
 
 The process of `shard.cutting`'s TAKER alone serves tools. Commands and replies are those of shards, with epochs 0, on
-one connection (docs/formats/interbroker.md). A hold ends by itself HOLD_S after its answer, and at once when its tool has gone.
+one connection (docs/formats/interbroker.md). A hold ends by itself HOLD_S after its answer, and at once when its tool
+has gone.
 """
 
 from __future__ import annotations

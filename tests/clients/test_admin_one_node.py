@@ -118,7 +118,6 @@ def test_kafka_python_sees_a_quorum_of_one(python: KafkaAdminClient) -> None:
     assert partition["observers"] == []
 
 
-@one_process_only("several have no transaction.version 2 yet")
 def test_kafka_python_sees_features_and_is_refused_others(python: KafkaAdminClient) -> None:
     """Those of the table, at their levels; a feature that the node lacks is refused."""
     features = python.describe_features()

@@ -16,6 +16,7 @@ from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.offset_drivers import offsets_of
 from tests.clients.processes import ONLY_ON_THREE, SEVERAL
 from tests.clients.raw_client import GROUP, NONE, TRANSACTION, RawClient, batch, leader_id_of
+from tests.clients.raw_epochs import EpochProducer
 from tests.clients.raw_member import RawMember
 from tests.clients.reading import WAIT_S, Reader, assert_topic_holds
 
@@ -288,6 +289,43 @@ def test_partition_that_was_added_and_not_written_to_goes_on_when_its_process_is
                 assert client.produce(topic, partition, data, transactional_id=name)[0] == NONE
             assert coordinator.end(*mine, commit=True) == NONE
     assert_topic_holds(node.address, topic, {partition: [b"v"] for partition in range(SEVERAL)}, mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("killed", "mode"),
+    [(None, Mode.JOURNAL), (None, Mode.MARKERS), ("leader", Mode.JOURNAL), ("coordinator", Mode.JOURNAL)],
+)
+def test_leader_adds_its_partitions_to_another_brokers_transaction(
+    fresh_node: Callable[..., NodeProcess], new_id: Callable[[], str], mode: Mode, killed: str | None
+) -> None:
+    """Transaction version 2: no request names them to the coordinator. It goes on when a process is killed."""
+    node = fresh_node()
+    topic = make_topic(node.address, 2 * SEVERAL)
+    kept: dict[int, list[bytes]] = {}
+    for partition in range(SEVERAL):
+        leader = leader_id_of(node.address, topic, partition)
+        other, third = leader % SEVERAL + 1, (leader + 1) % SEVERAL + 1
+        group = coordinated_by(node, GROUP, third, new_id)
+        with RawClient(node.addresses[other - 1]) as coordinator, RawClient(node.addresses[third - 1]) as offsets:
+            producer = EpochProducer(coordinator, coordinated_by(node, TRANSACTION, other, new_id))
+            for number, commit in enumerate((True, False, True)):
+                value = b"%d" % number
+                with RawClient(node.addresses[leader - 1]) as client:
+                    producer.client = client
+                    assert producer.write(topic, value, partition=partition) == NONE
+                producer.client = offsets
+                assert producer.commit_offset(group, topic, number) == NONE
+                if killed is not None and number == 2:
+                    node.kill_process((leader if killed == "leader" else other) - 1)
+                with connected(node.addresses[leader - 1]) as client, connected(node.addresses[other - 1]) as ends:
+                    producer.client = client
+                    for each in (partition, partition + SEVERAL):  # the second one is added only now
+                        assert producer.write(topic, value, partition=each) == NONE
+                    producer.take(producer.end(commit=commit, by=ends))
+            assert offsets.committed_offset(group, topic, 0) == (NONE, 2)
+        kept |= {partition: [b"0", b"0", b"2", b"2"], partition + SEVERAL: [b"0", b"2"]}
+    aborted = {partition: [b"1"] * (2 if partition < SEVERAL else 1) for partition in kept}
+    assert_topic_holds(node.address, topic, kept, mode=mode, aborted=aborted)
 
 
 def connected(address: str) -> RawClient:

@@ -10,13 +10,13 @@ from scripts.node_process import NodeProcess
 from tests.clients import raw_client as raw
 from tests.clients.conftest import make_topic
 from tests.clients.modes import BOTH_MODES, Mode
-from tests.clients.processes import one_process_only
+from tests.clients.processes import ALSO_ON_THREE
 from tests.clients.raw_client import RawClient
 from tests.clients.raw_epochs import EpochProducer
 from tests.clients.raw_transaction import RawTransaction
 from tests.clients.reading import assert_topic_holds
 
-pytestmark = [pytest.mark.slow, one_process_only("several have no transaction.version 2 yet")]
+pytestmark = [pytest.mark.slow, ALSO_ON_THREE]
 
 
 @pytest.fixture

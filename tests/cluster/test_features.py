@@ -17,7 +17,6 @@ from fairlog.cluster.features import (
     FeatureUpdate,
     InvalidFeatureUpdate,
     UpgradeType,
-    supported_over,
     updated_untrusted,
 )
 from fairlog_types import CorruptStorage
@@ -82,18 +81,6 @@ def test_update_of_a_feature_named_twice_counts_the_last() -> None:
     """As in Kafka, which puts them into a map."""
     twice = [FeatureUpdate("speed.version", 9, UP), FeatureUpdate("speed.version", 2, UP)]
     assert updated_untrusted(levels(), twice) == {"speed.version": 2}
-
-
-def test_features_over_several_shards_have_transaction_version_1_at_most() -> None:
-    """A partition's leader cannot add it to a transaction that another shard coordinates; one shard is as before."""
-    assert supported_over(1) is FEATURES
-    for shards in (2, 3, 64):
-        supported = supported_over(shards)
-        assert supported.keys() == FEATURES.keys()
-        over_them = FeatureLevels(supported, {}, 1)
-        assert over_them.level("transaction.version") == 1
-        with pytest.raises(InvalidFeatureUpdate, match="levels 0 to 1"):
-            updated_untrusted(over_them, [FeatureUpdate("transaction.version", 2, UP)])
 
 
 @given(

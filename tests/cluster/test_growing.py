@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from fairlog.cluster.embedded import EmbeddedStore, StoreMismatch
-from fairlog.cluster.features import FeatureUpdate, UpgradeType
 from fairlog.cluster.growing import add_shard
 from fairlog.cluster.restored import continue_restored
 from fairlog.config import PROCESSES_MAX
@@ -94,18 +93,6 @@ async def test_restored_store_that_has_grown_keeps_every_log_in_its_place(tmp_pa
     assert placement.group_journals(ShardNumber(2), 16) == range(0)
     assert store.starts == 1_800_000_000_000 // 60_000 + 1
     store.close()
-
-
-async def test_feature_that_several_shards_lack_is_refused(tmp_path: Path) -> None:
-    """It was set while there was one shard. Nothing is written."""
-    directory = tmp_path / "cluster"
-    store = opened(directory, 1)
-    for level, kind in ((1, UpgradeType.SAFE_DOWNGRADE), (2, UpgradeType.UPGRADE)):
-        await store.update_features([FeatureUpdate("transaction.version", level, kind)], validate_only=False)
-    store.close()
-    with pytest.raises(StoreMismatch, match="with several shards"):
-        add_shard(directory, node_id=1, move_note=lambda: pytest.fail("the note is the one shard's still"))
-    opened(directory, 1).close()
 
 
 def test_note_moves_once_and_is_never_wrongly_good(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
+from coordinator.answers import Refusal
 from coordinator.messages import (
     UNCOUNTED,
     Applied,
@@ -29,6 +30,7 @@ from fairlog.interbroker.handshake import Accepting, Connecting, Identity
 from fairlog.interbroker.sealing import Sealer
 from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, ShardNumber, TxId
 from partition.answers import LogCut
+from shard.adding import AddLog, LogAdded
 from shard.commands import ApplyAll, Failed, PrepareAll, SaidAll
 from shard.conversation import NOT_HEARD_OF, Command, Hello, Message, Reply, Welcome
 from shard.cut_messages import AwaitEnds, CutLogs, Cuts, Held, Hold, NoCut, Release, TakeCut
@@ -55,6 +57,7 @@ COMMANDS = (
     TakeCut((LOG, OFFSETS)),
     WriteOffsets(4, "billing", "fairlog.lane.0.totals", TXID.producer_id, TXID.epoch, ((LOG.topic, 1, 500),)),
     AwaitEnds(None),
+    AddLog("transfers", TXID.producer_id, TXID.epoch, LOG),
 )
 ANSWERS = (
     None,
@@ -67,6 +70,7 @@ ANSWERS = (
     Cuts({LOG: LogCut(Offset(1), Offset(500), Offset(500))}),
     NoCut("not copied yet"),
     OffsetsRefused(WhyNotWritten.GROUP_IN_USE, "the group has members"),
+    LogAdded(Refusal.CONCURRENT),
 )
 EXAMPLES: tuple[Message, ...] = (
     Hello(4),
@@ -135,6 +139,7 @@ COMMAND_BODIES = st.one_of(
     st.builds(CutLogs, LOG_TUPLES),
     st.builds(Release, INT64),
     st.builds(TakeCut, LOG_TUPLES),
+    st.builds(AddLog, TEXTS, INT64, st.integers(0, 2**15 - 1), LOGS),
     st.builds(WriteOffsets, EPOCHS, TEXTS, TEXTS, INT64, st.integers(0, 2**15 - 1), OFFSETS_TUPLES),
 )
 ANSWER_BODIES = st.one_of(
@@ -147,6 +152,7 @@ ANSWER_BODIES = st.one_of(
     st.builds(Held, st.booleans()),
     st.builds(Cuts, st.dictionaries(LOGS, st.builds(LogCut, INT64, INT64, INT64), max_size=3)),
     st.builds(NoCut, TEXTS),
+    st.builds(LogAdded, st.none() | st.sampled_from(Refusal)),
     st.builds(OffsetsRefused, st.sampled_from(WhyNotWritten), TEXTS),
 )
 MESSAGES = st.one_of(

@@ -52,7 +52,7 @@ def test_any_bytes_are_a_message_or_malformed(data: bytes) -> None:
     _read(data)
 
 
-@given(ITEMS, st.integers(0, 3), st.integers(0, 12))
+@given(ITEMS, st.integers(0, 3), st.integers(0, 14))
 def test_any_cbor_in_place_of_a_body_is_a_message_or_malformed(item: object, type_: int, kind: int) -> None:
     """What has the form of a message outside is looked at inside."""
     _read(cbor2.dumps([type_, 1, 1, 1, 0, kind, item] if type_ == 2 else [type_, 1, 1, 1, kind, item]))
@@ -111,9 +111,9 @@ NAME = str(LOG)
         ([0, 1.0], "float in place of a number"),
         ([0, None], "NoneType in place of a number"),
         ([2, 1, 1, 2**63, 0, 5, [TX, []]], "in place of a number"),
-        ([2, 1, 1, 1, 0, 13, None], "the number 13 in place of a kind of body"),
+        ([2, 1, 1, 1, 0, 14, None], "the number 14 in place of a kind of body"),
         ([2, 1, 1, 1, 0, 0, None], "the number 0 in place of a kind of body"),
-        ([3, 1, 1, 1, 10, None], "the number 10 in place of a kind of body"),
+        ([3, 1, 1, 1, 11, None], "the number 11 in place of a kind of body"),
         ([3, 1, 1, 1, True, [{}, {}]], "in place of a kind of body"),
         ([3, 1, 1, 1, 0, 0], "the number 0 in place of null"),
         ([2, 1, 1, 1, 0, 5, [TX]], "an array of 1 in place of the 2 fields of DiscardTransaction"),
@@ -146,6 +146,10 @@ NAME = str(LOG)
         ([3, 1, 1, 1, 7, {NAME: [0, 1]}], "an array of 2 in place of the 3 fields of a log's part of a cut"),
         ([3, 1, 1, 1, 7, {NAME: [0, -1, 1]}], "the number -1 in place of a number from 0"),
         ([3, 1, 1, 1, 8, None], "NoneType in place of a text"),
+        ([2, 1, 1, 1, 0, 13, ["t", -1, 0, NAME]], "the number -1 in place of a number from 0"),
+        ([2, 1, 1, 1, 0, 13, ["t", 1, 2**15, NAME]], "the number 32768 in place of a number from 0 to 32767"),
+        ([2, 1, 1, 1, 0, 13, ["t", 1, 0]], "an array of 3 in place of the 4 fields of AddLog"),
+        ([3, 1, 1, 1, 10, 15], "the number 15 in place of a number from 0 to 14"),
     ],
 )
 def test_cbor_of_another_form_is_malformed_saying_what_is_wrong(item: object, why: str) -> None:

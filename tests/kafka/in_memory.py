@@ -19,7 +19,7 @@ from coordinator.answers import Description, Granted, GrantedToEnd, Refusal
 from coordinator.steps import EPOCH_MAX
 from datalog.offset_entries import CommittedOffset
 from fairlog.broker import Broker
-from fairlog.cluster.features import FEATURES, FeatureLevels, FeatureUpdate, supported_over, updated_untrusted
+from fairlog.cluster.features import FEATURES, FeatureLevels, FeatureUpdate, updated_untrusted
 from fairlog.cluster.interface import BrokerAddress, ConfigsChange, Leader, Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted
 from fairlog.config import Settings
@@ -218,6 +218,27 @@ class MemoryTopics:
         self._cluster.generation += 1
         for log in topic.logs():
             self._leaders.logs.pop(log, None)
+
+
+class MemoryOtherCoordinators:
+    """Those of other shards."""
+
+    def __init__(self) -> None:
+        self.heard = trio.Event()
+        """Set when they have said what goes on here, and answer."""
+        self.heard.set()
+        self.refusal: Refusal | None = None
+        self.added: list[tuple[str, ProducerId, ProducerEpoch, LogId]] = []
+
+    async def hear(self, transactional_id: str) -> None:
+        await self.heard.wait()
+
+    async def add_log(
+        self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId
+    ) -> Refusal | None:
+        await self.heard.wait()
+        self.added.append((transactional_id, producer_id, epoch, log))
+        return self.refusal
 
 
 class MemoryCoordinator:
@@ -454,15 +475,14 @@ class Memory:
         """Asked if this broker is one of several."""
         self.other_offsets = MemoryOtherOffsets()
         """The same."""
-        self.heard = trio.Event()
-        """Set when the coordinators of other shards have said what goes on here."""
-        self.heard.set()
+        self.other_coordinators = MemoryOtherCoordinators()
+        """The same."""
 
     def spread(self, shards: int, shard: int) -> None:
         """Be the broker of one of so many shards. All have started; before there are topics."""
         cluster = self.cluster
         cluster.placement, cluster.node_id, cluster.shard = Placement(shards), 7 + shard, ShardNumber(shard)
-        cluster.features = FeatureLevels(supported_over(shards), {}, 1 << 24)
+        cluster.features = FeatureLevels(FEATURES, {}, 1 << 24)
         cluster.addresses = {
             7 + number: BrokerAddress(7 + number, f"broker-{number}.example", 9092 + number) for number in range(shards)
         }
@@ -497,11 +517,8 @@ class Memory:
             self.group_configs,
             None if self.cluster.placement.shards == 1 else self.cutting,
             None if self.cluster.placement.shards == 1 else self.other_offsets,
-            None if self.cluster.placement.shards == 1 else self._hear_coordinator,
+            None if self.cluster.placement.shards == 1 else self.other_coordinators,
         )
-
-    async def _hear_coordinator(self, _transactional_id: str) -> None:
-        await self.heard.wait()
 
     def log(self, topic: str, partition: int = 0) -> LogId:
         return self.cluster.by_name[topic].logs()[partition]

@@ -12,6 +12,7 @@ import trio
 from kafka.protocol.admin import DescribeQuorumRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest
 
+from coordinator.answers import Refusal
 from coordinator.transaction_groups import journal_of
 from fairlog.groups.offset_values import TransactionalProducer
 from fairlog.kafka.errors import ErrorCode
@@ -501,17 +502,48 @@ def another(memory: Memory) -> str:
 
 @pytest.mark.parametrize("version", range(SERVED[0].min, SERVED[0].max + 1))
 async def test_batch_of_another_brokers_transaction_goes_into_what_the_partition_has_open(ask, memory, led, version):
-    """The coordinator here does not know the id, and is not asked to add the partition in any version."""
+    """The coordinator here does not know the id, and is not asked; the other one adds it, from 12 on."""
     memory.leaders.open[OPEN.producer_id] = OPEN
     answer = await ask(0, version, **produce_in_transaction(another(memory), version))
     assert PARTITION_ERROR[0](answer) == 0
     assert memory.leaders.came_in == [OPEN]
     assert memory.coordinator.calls == []
+    adds = (another(memory), OPEN.producer_id, OPEN.epoch, led)
+    assert memory.other_coordinators.added == ([adds] if version >= 12 else [])
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code"),
+    [
+        (Refusal.FENCED, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (Refusal.CONCURRENT, ErrorCode.TRANSACTION_ABORTABLE),
+        (Refusal.UNKNOWN_LOG, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (Refusal.STORAGE, ErrorCode.KAFKA_STORAGE_ERROR),
+    ],
+)
+async def test_batch_is_refused_as_the_other_coordinator_says(ask, memory, led, refusal, code):
+    """Nothing is written."""
+    memory.other_coordinators.refusal = refusal
+    assert PARTITION_ERROR[0](await ask(0, 12, **produce_in_transaction(another(memory), 12))) == code
+    assert memory.leaders.came_in == []
+
+
+@pytest.mark.parametrize(("producer_id", "epoch"), [(-1, 0), (41, -1)])
+async def test_producer_that_cannot_be_is_refused_without_a_word_to_its_coordinator(ask, memory, producer_id, epoch):
+    """Brokers close a connection on which such a number comes."""
+    memory.topics.create_now("t")
+    fields = group_fields(28, GROUP_OF[1]) | {
+        "transactional_id": id_of(0),
+        "producer_id": producer_id,
+        "producer_epoch": epoch,
+    }
+    assert GROUP_ERROR[28](await ask(28, 5, **fields), 5) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert memory.other_coordinators.added == []
 
 
 async def test_batch_waits_until_its_coordinator_has_said_what_goes_on(ask, memory, led, autojump_clock):
     """After a restart nobody here knows whose transactions are open: "you must abort" would end one that goes on."""
-    memory.heard = trio.Event()
+    memory.other_coordinators.heard = trio.Event()
     answers: list[Any] = []
 
     async def produce() -> None:
@@ -522,24 +554,27 @@ async def test_batch_waits_until_its_coordinator_has_said_what_goes_on(ask, memo
         await trio.sleep(OWN_WAIT_S / 2)
         assert (answers, memory.leaders.came_in) == ([], [])
         memory.leaders.open[OPEN.producer_id] = OPEN
-        memory.heard.set()
+        memory.other_coordinators.heard.set()
     assert PARTITION_ERROR[0](answers[0]) == 0
     assert memory.leaders.came_in == [OPEN]
 
 
-async def test_batch_whose_coordinator_says_nothing_in_time_is_to_be_sent_again(ask, memory, led, autojump_clock):
+@pytest.mark.parametrize("version", [11, 12])
+async def test_batch_whose_coordinator_says_nothing_in_time_is_to_be_sent_again(
+    ask, memory, led, autojump_clock, version
+):
     """Its process is down: nothing was written, and nothing is decided."""
-    memory.heard = trio.Event()
-    fields = produce_in_transaction(another(memory), 11) | {"timeout_ms": 30_000}
+    memory.other_coordinators.heard = trio.Event()
+    fields = produce_in_transaction(another(memory), version) | {"timeout_ms": 30_000}
     before = trio.current_time()
-    assert PARTITION_ERROR[0](await ask(0, 11, **fields)) == ErrorCode.REQUEST_TIMED_OUT
+    assert PARTITION_ERROR[0](await ask(0, version, **fields)) == ErrorCode.REQUEST_TIMED_OUT
     assert trio.current_time() - before == pytest.approx(30)
     assert memory.leaders.came_in == []
 
 
 async def test_batch_of_what_is_open_here_waits_for_no_coordinator(ask, memory, led):
     """It goes on, whatever else that one may say; and what this broker coordinates, it knows itself."""
-    memory.heard = trio.Event()
+    memory.other_coordinators.heard = trio.Event()
     memory.leaders.open[OPEN.producer_id] = OPEN
     assert PARTITION_ERROR[0](await ask(0, 11, **produce_in_transaction(another(memory), 11))) == 0
     memory.leaders.open.clear()
@@ -549,13 +584,15 @@ async def test_batch_of_what_is_open_here_waits_for_no_coordinator(ask, memory, 
 
 
 @pytest.mark.parametrize("version", [12, 13])
-async def test_batch_does_not_add_its_partition_for_its_own_coordinator_either(ask, memory, led, description, version):
-    """Whoever coordinates: clients are told transaction version 1, and add it themselves."""
+async def test_batch_adds_its_partition_for_its_own_coordinator(ask, memory, led, description, version):
+    """No other broker is asked."""
     own = id_of(memory.cluster.shard)
     memory.coordinator.descriptions[own] = description(own)
     memory.leaders.open[OPEN.producer_id] = OPEN
     answer = await ask(0, version, **produce_in_transaction(own, version))
-    assert (PARTITION_ERROR[0](answer), memory.leaders.came_in, memory.coordinator.calls) == (0, [OPEN], [])
+    assert (PARTITION_ERROR[0](answer), memory.leaders.came_in) == (0, [OPEN])
+    assert memory.coordinator.calls == [("add", own, OPEN.producer_id, OPEN.epoch, (led,), None)]
+    assert memory.other_coordinators.added == []
 
 
 @pytest.mark.parametrize("name", ["librdkafka", "apache-kafka-java", "kgo", "kafka-python", ""])
@@ -592,14 +629,25 @@ async def test_request_of_another_brokers_transaction_that_has_no_batch_is_refus
 
 
 @pytest.mark.parametrize("version", range(SERVED[28].max + 1))
-async def test_offsets_in_another_brokers_transaction_reach_the_group_and_add_nothing(ask, memory, version):
-    """In every version: whether the transaction is open there, the group's log knows."""
+async def test_offsets_in_another_brokers_transaction_reach_the_group(ask, memory, version):
+    """Whether the transaction is open there, the group's log knows. From 5 on, the log is added before."""
     memory.topics.create_now("t")
     fields = group_fields(28, GROUP_OF[1]) | {"transactional_id": id_of(0)}
     assert GROUP_ERROR[28](await ask(28, version, **fields), version) == 0
     ((_, group, _, producer, _),) = memory.offsets.calls
     assert (group, producer) == (GROUP_OF[1], TransactionalProducer(id_of(0), 1, 0, 11))
     assert memory.coordinator.calls == []
+    added = (id_of(0), 1, 0, memory.offsets.log_of(GROUP_OF[1]))
+    assert memory.other_coordinators.added == ([added] if version >= 5 else [])
+
+
+async def test_offsets_whose_coordinator_says_nothing_in_time_are_to_be_sent_again(ask, memory, autojump_clock):
+    """As to any coordinator that is not there yet."""
+    memory.topics.create_now("t")
+    memory.other_coordinators.heard = trio.Event()
+    fields = group_fields(28, GROUP_OF[1]) | {"transactional_id": id_of(0)}
+    assert GROUP_ERROR[28](await ask(28, 5, **fields), 5) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert memory.offsets.calls == []
 
 
 @pytest.mark.parametrize(("shard", "version"), [(0, 2), (0, 5), (1, 2), (1, 5)])
@@ -624,9 +672,9 @@ async def test_abort_marker_ends_only_what_is_coordinated_here(ask, memory, led,
     assert bool(memory.coordinator.calls) == own
 
 
-async def test_transaction_version_is_at_most_1(ask, memory):
-    """So clients add partitions at the coordinator, which need not be their leader."""
+async def test_transaction_version_is_2(ask, memory):
+    """As of one broker: leaders add partitions at the coordinator, which need not be their own."""
     answer = await ask(18, 4, client_software_name="a", client_software_version="1")
     supported = {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
     finalized = {each.name: each.max_version_level for each in answer.finalized_features}
-    assert (supported["transaction.version"], finalized["transaction.version"]) == ((0, 1), 1)
+    assert (supported["transaction.version"], finalized["transaction.version"]) == ((0, 2), 2)

@@ -21,8 +21,8 @@ Behaviour
   of arrival, and share a flush.
 - If an idempotent producer repeats a batch, the answer is the original's result.
 - Transaction version 2 (KIP-890, from 12 on): the request adds the partition to the transaction, and begins the
-  transaction if necessary. The epoch says which transaction is meant: a late batch cannot get into the next one. With
-  several brokers it does not (`fairlog.cluster.features`): the partition must have been added before, as below 12.
+  transaction if necessary. The epoch says which transaction is meant: a late batch cannot get into the next one. If
+  another broker coordinates the transactional id, that one is asked to add it (`shard.adding`).
 - With several brokers: a partition that another one leads is NOT_LEADER_OR_FOLLOWER. If another broker coordinates the
   transactional id, the partition alone decides, by the transaction that it has open; after a restart it waits until
   the coordinator has said which. If it has none, the client is told to abort (`must_abort.py`), whatever the reason is:
@@ -65,7 +65,7 @@ from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import find_or_create, find_topic, log_of
 from fairlog.kafka.wire import Reader, TopicKey, Writer
 from fairlog.topic_configs import answers_lowest_offsets, is_compacted, message_bytes_max, stamps_append_time
-from fairlog_types import LogId, ProducerId, StorageFailure, TxId
+from fairlog_types import ProducerId, StorageFailure, TxId
 from partition.answers import Appended, Buffer, DuplicateOf, RefusedAppend
 from partition.partition import Partition
 from shard.ends import OWN_WAIT_S
@@ -138,7 +138,7 @@ def decode(reader: Reader, version: int) -> ProduceRequest:
 
 async def handle(context: Context, request: ProduceRequest) -> Reply:
     deadline = trio.current_time() + max(request.timeout_ms / 1000, OWN_WAIT_S)
-    adds = request.transactional_id is not None and context.version >= _ADDS_FROM and context.broker.is_alone
+    adds = request.transactional_id is not None and context.version >= _ADDS_FROM
     came_in: TxId | ErrorCode | None = None
     if request.transactional_id is not None and not adds:
         came_in = await _open_as_it_comes(context.broker, request.transactional_id, request, deadline)
@@ -207,7 +207,16 @@ async def _append(
         data = stamped(data, time.time_ns() // 1_000_000)
         header = parse_batch_header_untrusted(data)
     if adds and request.transactional_id is not None:
-        refusal = await _add(broker, request.transactional_id, header, log_id)
+        try:
+            refusal = await broker.add_to_transaction(
+                request.transactional_id,
+                header.producer_id,
+                header.producer_epoch,
+                log_id,
+                deadline_s=deadline,
+            )
+        except trio.TooSlowError:
+            return result.fail(ErrorCode.REQUEST_TIMED_OUT, "the transaction's coordinator has not answered in time")
         if refusal is not None:
             return result.fail(_code_of_refused_add(context, refusal), refusal.value)
         came_in = broker.partitions.open_transaction_of(header.producer_id)  # the epoch says which transaction is meant
@@ -245,10 +254,10 @@ async def _open_as_it_comes(
     if producer_id is None:
         return None
     opened = broker.partitions.open_transaction_of(producer_id)
-    if opened is not None or not elsewhere or broker.hear_coordinator is None:
+    if opened is not None or not elsewhere or broker.other_coordinators is None:
         return opened
     with trio.move_on_at(deadline):
-        await broker.hear_coordinator(transactional_id)
+        await broker.other_coordinators.hear(transactional_id)
         return broker.partitions.open_transaction_of(producer_id)
     return ErrorCode.REQUEST_TIMED_OUT
 
@@ -260,18 +269,6 @@ def _producer_id_untrusted(request: ProduceRequest) -> ProducerId | None:
         return parse_batch_header_untrusted(next(batches, b"")).producer_id
     except BadBatch:
         return None
-
-
-async def _add(broker: Broker, transactional_id: str, header: BatchHeader, log_id: LogId) -> Refusal | None:
-    """Add the partition to the producer's transaction, unless it is there already; return the error, if any."""
-    who = transactional_id, header.producer_id, header.producer_epoch
-    if broker.coordinator.has_added(*who, log_id):
-        return None
-    try:
-        added = await broker.coordinator.add_logs(*who, (log_id,), None)
-    except StorageFailure:
-        return Refusal.STORAGE
-    return added if isinstance(added, Refusal) else added[log_id]
 
 
 def _code_of_refused_add(context: Context, refusal: Refusal) -> ErrorCode:

@@ -20,8 +20,7 @@ Version notes
 - 2 adds the leader epoch; 3 is flexible and identifies the sender in the group, so that it can be refused. In earlier
   versions, only the epoch fences.
 - From 4 on, a group that was not added is TRANSACTION_ABORTABLE, as in Kafka. From 5 on (transaction version 2,
-  KIP-890) the request adds it, and begins the transaction if necessary; with several brokers it does not
-  (`fairlog.cluster.features`).
+  KIP-890) the request adds it, and begins the transaction if necessary.
 """
 
 from __future__ import annotations
@@ -29,9 +28,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import trio
+
 from coordinator.answers import Refusal
+from fairlog.groups.committed import PATIENCE_S
 from fairlog.groups.interface import is_group_id
-from fairlog.groups.offset_values import CommitRefusal, NewOffset, Sender, TransactionalProducer
+from fairlog.groups.offset_values import CommitRefusal, NewOffset, OffsetRefusal, Sender, TransactionalProducer
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_commit_refusal
 from fairlog.kafka.must_abort import COMMIT_OFFSETS, must_abort_code
@@ -39,7 +41,7 @@ from fairlog.kafka.offset_lines import OffsetLines, TopicKey, check_lines, read_
 from fairlog.kafka.ownership import is_group_elsewhere
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
-from fairlog_types import ProducerEpoch, ProducerId, StorageFailure
+from fairlog_types import ProducerEpoch, ProducerId
 from partition.answers import RefusedAppend
 
 SERVED = Versions(0, 5)
@@ -87,7 +89,7 @@ async def handle(context: Context, request: TxnOffsetCommitRequest) -> Answer:
 
 
 async def _commit(context: Context, request: TxnOffsetCommitRequest, offsets: Sequence[NewOffset]) -> ErrorCode:
-    if context.version >= _ADDS_FROM and context.broker.is_alone:
+    if context.version >= _ADDS_FROM:
         refusal = await _add(context, request)
         if refusal is not None:
             return _code(context, refusal, request.transactional_id)
@@ -100,15 +102,18 @@ async def _commit(context: Context, request: TxnOffsetCommitRequest, offsets: Se
 
 async def _add(context: Context, request: TxnOffsetCommitRequest) -> CommitRefusal | None:
     """Add the group's offsets log to the transaction, unless it is there already."""
-    coordinator, log = context.broker.coordinator, context.broker.offsets.log_of(request.group)
-    who = request.transactional_id, request.producer_id, request.producer_epoch
-    if coordinator.has_added(*who, log):
-        return None
+    broker = context.broker
     try:
-        added = await coordinator.add_logs(*who, (log,), None)
-    except StorageFailure:
-        return RefusedAppend.STORAGE
-    return added if isinstance(added, Refusal) else added[log]
+        refusal = await broker.add_to_transaction(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            broker.offsets.log_of(request.group),
+            deadline_s=trio.current_time() + PATIENCE_S,
+        )
+    except trio.TooSlowError:
+        return OffsetRefusal.TIMED_OUT
+    return RefusedAppend.STORAGE if refusal is Refusal.STORAGE else refusal
 
 
 def _code(context: Context, refusal: CommitRefusal, transactional_id: str) -> ErrorCode:
