@@ -142,11 +142,11 @@ class Commands:
             case AwaitEnds(logs):
                 return lambda: self._own_cuts.await_ends(logs)
             case Hold(number):
-                return lambda: self._own_cuts.hold(shard, number)
+                return self._own_cuts.hold(shard, number)
             case CutLogs(logs):
-                return lambda: _at_once(self._own_cuts.cut(logs))
+                return _at_once(self._own_cuts.cut(logs))
             case Release(number):
-                return lambda: _at_once(self._own_cuts.release(shard, number))
+                return _at_once(self._own_cuts.release(shard, number))
             case TakeCut(logs):
                 return lambda: self._take_cut(logs)
             case WriteOffsets():
@@ -155,9 +155,12 @@ class Commands:
                 return lambda: self._add_log(body)
 
 
-async def _at_once(answer: CutAnswer) -> CutAnswer:
-    await trio.lowlevel.checkpoint()
-    return answer
+def _at_once(answer: CutAnswer) -> Callable[[], Awaitable[CutAnswer]]:
+    async def answered() -> CutAnswer:
+        await trio.lowlevel.checkpoint()
+        return answer
+
+    return answered
 
 
 async def _visible(application: Application) -> tuple[Applied, ...]:

@@ -14,8 +14,8 @@ end, for it was started again or was too slow, the cut is thrown away.
 
 Commits wait for three round trips, and for those that are under way. Between two cuts they have as long as the last one
 took, so a reader who asks again and again does not stop them. If a shard is down there is no cut, and nobody is held:
-it does not answer AwaitEnds. It gets no further question while it has one to answer, so none pile up: whoever asks next
-waits for that answer, as long as the one before would have.
+it does not answer AwaitEnds. It gets no further question but Release while it has one to answer, so none pile up:
+whoever asks next waits for that answer, as long as the one before would have.
 
 A backup takes its cut itself, in the files of the shards. It has the TAKER do all but CutLogs, in `while_all_hold`; to
 the coordinators this is a cut like any other.
@@ -37,6 +37,10 @@ from shard.links import Asked, Links
 from shard.own_cuts import OwnCuts
 
 TAKER = ShardNumber(0)
+
+_TAKEN_S = OWN_WAIT_S + HOLD_S
+_HAVE_TAKEN_S = _TAKEN_S + HOLD_S
+"""For a cut, in the TAKER and in the others: longer than an answer is waited for, so that who gives none is named."""
 
 PAUSE_MIN_S = 0.005
 """Between two cuts."""
@@ -78,9 +82,9 @@ class Cutting:
     async def cut(self, logs: Sequence[LogId]) -> Cuts | NoCut:
         """The newest cut of those of these logs that are led, with all that was answered before the question.
 
-        Waits for OWN_WAIT_S at most.
+        Waits somewhat longer than OWN_WAIT_S at most, so that a shard that does not answer is named.
         """
-        with trio.move_on_after(OWN_WAIT_S):
+        with trio.move_on_after(_TAKEN_S if self._own == TAKER else _HAVE_TAKEN_S + HOLD_S):
             async with self._lock:
                 try:
                     return await (self._take(logs) if self._own == TAKER else self._have_taken(logs))
@@ -90,7 +94,7 @@ class Cutting:
 
     async def _have_taken(self, logs: Iterable[LogId]) -> Cuts | NoCut:
         """Raises _NoAnswer, as all that follow."""
-        (answer,) = await _answers(await self._ask({TAKER: TakeCut(tuple(logs))}, OWN_WAIT_S))
+        (answer,) = await _answers(await self._ask({TAKER: TakeCut(tuple(logs))}, _HAVE_TAKEN_S))
         return answer
 
     async def while_all_hold(self, inside: Callable[[], Awaitable[None]]) -> bool | NoCut:
@@ -110,8 +114,7 @@ class Cutting:
 
         async with self._lock:
             try:
-                # Longer than an answer is waited for, so that who does not answer is named.
-                with trio.move_on_after(OWN_WAIT_S + HOLD_S) as waiting:
+                with trio.move_on_after(_TAKEN_S) as waiting:
                     refused = await self._await_ends(None, by_shard)
                     if refused is not None:
                         return refused
@@ -170,7 +173,7 @@ class Cutting:
         number, released = self._holds, False
         asked = await self._ask(dict.fromkeys(others, Hold(number)), DRAIN_S + HOLD_S)
         try:
-            if not _all_held((await self._own_cuts.hold(self._own, number), *await _answers(asked))):
+            if not _all_held((await self._own_cuts.hold(self._own, number)(), *await _answers(asked))):
                 return None
             found = await inside()
             asked = await self._ask(dict.fromkeys(others, Release(number)), HOLD_S)

@@ -20,7 +20,7 @@ decided.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import trio
 
@@ -46,6 +46,7 @@ class Commits:
         self._released = trio.Event()
         """Set, and replaced, when a hold has ended."""
         self._recovered = trio.Event()
+        self._closed = False
 
     def recovered(self) -> None:
         """The shard has recovered: all that the last run had decided is among what has begun."""
@@ -80,21 +81,29 @@ class Commits:
             self._ended.set()
             self._ended = trio.Event()
 
-    async def hold(self, taker: ShardNumber, number: int) -> bool:
-        """Hold, in the step of the call, and wait until nothing is under way: True. False: it cannot be waited for.
+    def hold(self, taker: ShardNumber, number: int) -> Callable[[], Awaitable[bool]]:
+        """Hold, in this step. What it returns waits until nothing is under way: True. False: it cannot be waited for.
 
         A later hold of the same taker takes the place of its earlier one.
         """
         now_s = trio.current_time()
-        if not self._recovered.is_set() or any(now_s - began_s > DRAIN_S for began_s in self._under_way.values()):
-            return False
+        if (
+            self._closed
+            or not self._recovered.is_set()
+            or any(now_s - began_s > DRAIN_S for began_s in self._under_way.values())
+        ):
+            return _refused
         self._holds[taker] = number, now_s + DRAIN_S + HOLD_S
-        with trio.move_on_at(now_s + DRAIN_S):
-            while self._under_way:
-                await self._ended.wait()
-            return True
-        self.release(taker, number)
-        return False
+
+        async def drained() -> bool:
+            with trio.move_on_at(now_s + DRAIN_S):
+                while self._under_way:
+                    await self._ended.wait()
+                return True
+            self.release(taker, number)
+            return False
+
+        return drained
 
     def release(self, taker: ShardNumber, number: int) -> bool:
         """End that hold; whether no commit was admitted since it began."""
@@ -103,8 +112,19 @@ class Commits:
         self.forget(taker)
         return True
 
+    def close(self) -> None:
+        """Hold for nobody any more: this shard stops. Whoever had it hold hears that it was not to the end."""
+        self._closed = True
+        for taker in tuple(self._holds):
+            self.forget(taker)
+
     def forget(self, taker: ShardNumber) -> None:
         """That shard has started again: it does not know of a hold of its own."""
         if self._holds.pop(taker, None) is not None:
             self._released.set()
             self._released = trio.Event()
+
+
+async def _refused() -> bool:
+    await trio.lowlevel.checkpoint()
+    return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol
 
 from fairlog_types import LogId, ShardNumber
@@ -45,9 +45,14 @@ class OwnCuts:
                 return NoCut(refusal.value)
         return None
 
-    async def hold(self, taker: ShardNumber, number: int) -> Held:
+    def hold(self, taker: ShardNumber, number: int) -> Callable[[], Awaitable[Held]]:
         """See `Commits.hold`."""
-        return Held(await self._commits.hold(taker, number))
+        drained = self._commits.hold(taker, number)
+
+        async def held() -> Held:
+            return Held(await drained())
+
+        return held
 
     def cut(self, logs: Collection[LogId]) -> Cuts:
         """How far the logs can be read, at this instant."""

@@ -201,9 +201,10 @@ class Shard:
         self._connections.links.repeat(shard)
 
     def close_links(self) -> None:
-        """Let nobody wait for a neighbour any more: this shard stops."""
+        """Let nobody wait for a neighbour any more, nor for a hold of one: this shard stops."""
         if self._connections is not None:
             self._connections.links.close()
+            self._connections.commits.close()
 
     @property
     def cutting(self) -> Cutting | None:

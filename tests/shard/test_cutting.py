@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import trio
 import trio.lowlevel
+import trio.testing
 
 from fairlog_types import LogId, ProducerEpoch, ProducerId, ShardNumber, TxId
 from shard.conversation import Command, Message
-from shard.cut_messages import Cuts, Hold, NoCut
+from shard.cut_messages import Cuts, Hold, NoCut, Release
 from shard.cutting import Cutting
 from shard.ends import AskedEnds
 from shard.holding import DRAIN_S, HOLD_S, Commits
@@ -121,7 +122,7 @@ async def test_commit_waits_no_longer_than_a_hold_for_a_taker_that_is_gone(
         writer = await cluster.writer("t", 1)
         await writer.write({OWN: [b"1"], OTHER: [b"2"]})
         commits = cluster.running[ShardNumber(1)].shard._connections.commits
-        assert await commits.hold(ShardNumber(0), 5)
+        assert await commits.hold(ShardNumber(0), 5)()
         began_s = trio.current_time()
         assert await writer.end() is None
         assert trio.current_time() - began_s >= HOLD_S * 0.9
@@ -133,7 +134,7 @@ async def test_taker_that_was_started_again_holds_nobody(tmp_path: Path) -> None
     async with open_cluster(tmp_path / "run") as cluster:
         cluster.way.keep_order()
         commits = cluster.running[ShardNumber(1)].shard._connections.commits
-        assert await commits.hold(ShardNumber(0), 5)
+        assert await commits.hold(ShardNumber(0), 5)()
         began_s = trio.current_time()
         await cluster.start_again(0, cluster.kill(0))
         await commits.admit()
@@ -151,6 +152,39 @@ async def test_commit_that_takes_long_is_waited_for(tmp_path: Path) -> None:
         assert await cut_of(cluster, 0) == {OWN: 0, OTHER: 0}
         held = {message.body.number for _, _, message in cluster.way.carried if is_command(message, Hold)}
         assert held == {1}, "the first hold was good"
+
+
+async def test_hold_and_release_that_arrive_together_are_carried_out_in_their_order(tmp_path: Path) -> None:
+    """As when a process reads on after a while. Else the hold would be left to end by itself."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.keep_order()
+        await cut_of(cluster, 0)
+        commits = cluster.running[ShardNumber(1)].shard._connections.commits
+        links = cluster.running[ShardNumber(0)].shard._connections.links
+        cluster.way.cut.add((ShardNumber(0), ShardNumber(1)))
+        for number in range(20, 40):
+            so_far = len(cluster.way.carried)
+            for body in (Hold(number), Release(number)):
+                links.ask(ShardNumber(1), body)
+            said = [message for sender, _, message in cluster.way.carried[so_far:] if sender == 0]
+            for message in said:
+                cluster.shards[ShardNumber(1)].receive(ShardNumber(0), message)
+            await trio.testing.wait_all_tasks_blocked(0.005)
+            assert not commits._holds
+
+
+@pytest.mark.parametrize(("asked", "down"), [(0, 1), (1, 0)])
+async def test_who_asks_first_while_a_shard_is_down_is_told_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: int, down: int
+) -> None:
+    """Not only those who ask afterwards."""
+    for name, seconds in (("OWN_WAIT_S", 1.0), ("_TAKEN_S", 2.0), ("_HAVE_TAKEN_S", 3.0)):
+        monkeypatch.setattr(f"shard.cutting.{name}", seconds)
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.kill(down)
+        found = await cutting_of(cluster, asked).cut(BOTH)
+        assert isinstance(found, NoCut)
+        assert f"shard {down} has not answered in time" in found.reason
 
 
 async def end_after(commits: Commits, after_s: float) -> None:
@@ -234,7 +268,7 @@ async def test_commit_in_a_log_that_is_deleted_meanwhile_is_over(tmp_path: Path)
         await cluster.shards[ShardNumber(0)].drop([OWN])
         assert await writer.end() is None
         commits = cluster.running[ShardNumber(0)].shard._connections.commits
-        assert await commits.hold(ShardNumber(0), 0)
+        assert await commits.hold(ShardNumber(0), 0)()
         assert await cut_of(cluster, 0) == {OTHER: 1}
 
 
@@ -266,12 +300,12 @@ async def test_no_hold_by_a_shard_that_has_not_recovered(tmp_path: Path) -> None
         left = cluster.kill(1)
         await cluster.reopen(1, left)
         commits = cluster.running[ShardNumber(1)].shard._connections.commits
-        assert not await commits.hold(ShardNumber(0), 1)
+        assert not await commits.hold(ShardNumber(0), 1)()
         with trio.move_on_after(0.2) as waiting:
             await cutting_of(cluster, 0).cut(BOTH)
         assert waiting.cancelled_caught, "it waits for the recovery"
         await cluster.recover(ShardNumber(1))
-        assert await commits.hold(ShardNumber(0), 2)
+        assert await commits.hold(ShardNumber(0), 2)()
 
 
 # --- holds for who takes the cut itself, in the files -------------------------------------------------------------

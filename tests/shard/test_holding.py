@@ -48,11 +48,11 @@ async def seconds_to_admit(commits: Commits) -> float:
 async def test_hold_is_refused_before_the_coordinator_has_recovered(autojump_clock: Clock) -> None:
     """It does not know yet what it has decided, and stops nobody."""
     commits = Commits()
-    assert not await commits.hold(TAKER, 1)
+    assert not await commits.hold(TAKER, 1)()
     assert await seconds_to_admit(commits) == 0
     assert not commits.release(TAKER, 1)
     commits.recovered()
-    assert await commits.hold(TAKER, 2)
+    assert await commits.hold(TAKER, 2)()
 
 
 async def test_hold_is_refused_beside_a_commit_that_cannot_be_waited_for(
@@ -62,11 +62,11 @@ async def test_hold_is_refused_beside_a_commit_that_cannot_be_waited_for(
     commits.began([ONE])
     await trio.sleep(DRAIN_S * 1.1)
     began_s = trio.current_time()
-    assert not await commits.hold(TAKER, 1)
+    assert not await commits.hold(TAKER, 1)()
     assert trio.current_time() == began_s
     assert await seconds_to_admit(commits) == 0
     commits.ended([ONE])
-    assert await commits.hold(TAKER, 2)
+    assert await commits.hold(TAKER, 2)()
 
 
 async def test_commit_that_is_said_again_has_not_begun_anew(commits: Commits, autojump_clock: Clock) -> None:
@@ -76,7 +76,7 @@ async def test_commit_that_is_said_again_has_not_begun_anew(commits: Commits, au
     commits.began([ONE])
     await trio.sleep(DRAIN_S * 0.2)
     began_s = trio.current_time()
-    assert not await commits.hold(TAKER, 1)
+    assert not await commits.hold(TAKER, 1)()
     assert trio.current_time() == began_s
 
 
@@ -85,7 +85,7 @@ async def test_hold_waits_until_all_that_is_under_way_has_ended(
 ) -> None:
     """It holds from the step of the call on, and what others have is of no matter."""
     commits.began([ONE, TWO])
-    hold = Waiting(nursery, lambda: commits.hold(TAKER, 1))
+    hold = Waiting(nursery, commits.hold(TAKER, 1))
     await trio.testing.wait_all_tasks_blocked()
     admitted = Waiting(nursery, commits.admit)
     await trio.sleep(DRAIN_S * 0.2)
@@ -106,7 +106,7 @@ async def test_hold_that_has_waited_in_vain_answers_so_and_is_over(
 ) -> None:
     """Whoever it has stopped goes on with its answer."""
     commits.began([ONE])
-    hold = Waiting(nursery, lambda: commits.hold(TAKER, 1))
+    hold = Waiting(nursery, commits.hold(TAKER, 1))
     await trio.testing.wait_all_tasks_blocked()
     await trio.sleep(DRAIN_S * 1.1)
     assert hold.answer is False
@@ -118,7 +118,7 @@ async def test_commit_is_admitted_with_the_release(
     commits: Commits, nursery: trio.Nursery, autojump_clock: Clock
 ) -> None:
     """All that wait go on, and no sooner."""
-    assert await commits.hold(TAKER, 1)
+    assert await commits.hold(TAKER, 1)()
     waiting = [Waiting(nursery, commits.admit) for _ in range(2)]
     await trio.sleep(HOLD_S * 0.5)
     assert [each.after_s for each in waiting] == [None, None]
@@ -132,14 +132,14 @@ async def test_hold_nobody_releases_ends_with_its_time_and_its_release_says_so(
     commits: Commits, autojump_clock: Clock
 ) -> None:
     """The taker may be gone; if it is only slow, it hears that a commit may have begun."""
-    assert await commits.hold(TAKER, 1)
+    assert await commits.hold(TAKER, 1)()
     assert await seconds_to_admit(commits) == pytest.approx(DRAIN_S + HOLD_S)
     assert not commits.release(TAKER, 1)
 
 
 async def test_hold_is_in_force_while_no_commit_was_admitted(commits: Commits, autojump_clock: Clock) -> None:
     """A slow taker whom nobody needed to wait for has its cut: nothing rests on a clock."""
-    assert await commits.hold(TAKER, 1)
+    assert await commits.hold(TAKER, 1)()
     await trio.sleep(5 * (DRAIN_S + HOLD_S))
     assert commits.release(TAKER, 1)
 
@@ -148,8 +148,8 @@ async def test_release_of_an_older_hold_ends_no_later_one(
     commits: Commits, nursery: trio.Nursery, autojump_clock: Clock
 ) -> None:
     """It may arrive late."""
-    assert await commits.hold(TAKER, 1)
-    assert await commits.hold(TAKER, 2)
+    assert await commits.hold(TAKER, 1)()
+    assert await commits.hold(TAKER, 2)()
     admitted = Waiting(nursery, commits.admit)
     await trio.sleep(HOLD_S * 0.1)
     assert not commits.release(TAKER, 1)
@@ -164,10 +164,10 @@ async def test_later_hold_takes_the_place_of_an_earlier_one(
     commits: Commits, nursery: trio.Nursery, autojump_clock: Clock
 ) -> None:
     """It holds for its own time, also those whom the earlier one has stopped."""
-    assert await commits.hold(TAKER, 1)
+    assert await commits.hold(TAKER, 1)()
     admitted = Waiting(nursery, commits.admit)
     await trio.sleep(HOLD_S * 0.8)
-    assert await commits.hold(TAKER, 2)
+    assert await commits.hold(TAKER, 2)()
     await trio.sleep(HOLD_S * 0.5)
     assert admitted.after_s is None
     assert commits.release(TAKER, 2)
@@ -180,9 +180,9 @@ async def test_earlier_hold_that_waits_in_vain_ends_no_later_one(
 ) -> None:
     """Both wait for the same commit, and the later one gets to its end."""
     commits.began([ONE])
-    earlier = Waiting(nursery, lambda: commits.hold(TAKER, 1))
+    earlier = Waiting(nursery, commits.hold(TAKER, 1))
     await trio.sleep(DRAIN_S * 0.8)
-    later = Waiting(nursery, lambda: commits.hold(TAKER, 2))
+    later = Waiting(nursery, commits.hold(TAKER, 2))
     await trio.sleep(DRAIN_S * 0.4)
     assert earlier.answer is False
     commits.ended([ONE])
@@ -195,8 +195,8 @@ async def test_commit_waits_for_the_holds_of_two_takers(
     commits: Commits, nursery: trio.Nursery, autojump_clock: Clock
 ) -> None:
     """Each ends its own."""
-    assert await commits.hold(TAKER, 1)
-    assert await commits.hold(OTHER_TAKER, 1)
+    assert await commits.hold(TAKER, 1)()
+    assert await commits.hold(OTHER_TAKER, 1)()
     admitted = Waiting(nursery, commits.admit)
     await trio.sleep(HOLD_S * 0.1)
     assert commits.release(TAKER, 1)
@@ -209,9 +209,9 @@ async def test_commit_waits_for_the_holds_of_two_takers(
 
 async def test_commit_waits_for_the_later_of_two_holds_nobody_releases(commits: Commits, autojump_clock: Clock) -> None:
     """Both takers are gone, and both their holds are over with the first commit."""
-    assert await commits.hold(TAKER, 1)
+    assert await commits.hold(TAKER, 1)()
     await trio.sleep(HOLD_S * 0.5)
-    assert await commits.hold(OTHER_TAKER, 1)
+    assert await commits.hold(OTHER_TAKER, 1)()
     assert await seconds_to_admit(commits) == pytest.approx(DRAIN_S + HOLD_S)
     assert not commits.release(TAKER, 1)
     assert not commits.release(OTHER_TAKER, 1)
@@ -221,7 +221,7 @@ async def test_hold_lasts_until_the_slowest_coordinator_has_drained_and_the_cut_
     commits: Commits, autojump_clock: Clock
 ) -> None:
     """This one had nothing under way."""
-    assert await commits.hold(TAKER, 1)
+    assert await commits.hold(TAKER, 1)()
     with trio.move_on_after(DRAIN_S + HOLD_S * 0.9) as waiting:
         await commits.admit()
     assert waiting.cancelled_caught
@@ -232,7 +232,7 @@ async def test_taker_that_has_started_again_holds_nobody(
     commits: Commits, nursery: trio.Nursery, autojump_clock: Clock
 ) -> None:
     """It does not know of the hold. Another taker's is of no matter."""
-    assert await commits.hold(TAKER, 1)
+    assert await commits.hold(TAKER, 1)()
     admitted = Waiting(nursery, commits.admit)
     await trio.testing.wait_all_tasks_blocked()
     commits.forget(OTHER_TAKER)
@@ -242,3 +242,18 @@ async def test_taker_that_has_started_again_holds_nobody(
     await trio.testing.wait_all_tasks_blocked()
     assert admitted.after_s == 0
     assert not commits.release(TAKER, 1)
+
+
+async def test_shard_that_stops_holds_for_nobody(
+    commits: Commits, nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    """What waits goes on, and the stop does not take as long as a hold."""
+    assert await commits.hold(TAKER, 1)()
+    admitted = Waiting(nursery, commits.admit)
+    await trio.testing.wait_all_tasks_blocked()
+    commits.close()
+    await trio.testing.wait_all_tasks_blocked()
+    assert admitted.after_s == 0
+    assert not commits.release(TAKER, 1)
+    assert not await commits.hold(OTHER_TAKER, 1)()
+    assert await seconds_to_admit(commits) == 0
