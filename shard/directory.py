@@ -23,7 +23,7 @@ from fairlog_types import LogId, ShardNumber
 
 SHARDS = "shards"
 FIRST_SHARD = ShardNumber(0)
-"""The one that a node makes at its first start, and so far the only one."""
+"""The one that every node has."""
 
 _DATA_LOGS, _GROUPS, _JOURNALS = "datalog", "groups", "journals"
 _LMDB_FILE = "data.mdb"

@@ -213,12 +213,18 @@ class Participant:
         while coordinator not in self._said_all:
             await self._heard.wait()
 
-    def takes_batches(self, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId) -> bool:
-        """Whether the log takes batches of a transaction that the producer has open in this epoch."""
+    def has_added(self, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId) -> bool:
+        """Whether the producer has a transaction open in this epoch to which the log was added, see `note_added`."""
         txid, partition = self._open.get(producer_id), self._partitions.get(log)
         if txid is None or txid.epoch != epoch or partition is None:
             return False
-        return partition.state.takes_batches(txid)
+        return partition.state.has_added(txid)
+
+    def note_added(self, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId) -> None:
+        """The coordinator has written down that the producer's transaction has the log."""
+        txid, partition = self._open.get(producer_id), self._partitions.get(log)
+        if txid is not None and txid.epoch == epoch and partition is not None:
+            partition.state.note_added(txid)
 
     def _awaited(self, others: Collection[ShardNumber]) -> set[ShardNumber]:
         """Whose word is lacking for something that is open here, and of which no coordinator has spoken yet.
@@ -346,6 +352,7 @@ class Participant:
                 epochs[log] = answer
         if epochs:
             self._open[message.txid.producer_id] = message.txid
+            self._note_resumed(message.txid)  # logs may hold records of it, written before an earlier start was killed
         elif self._open.get(message.txid.producer_id) != message.txid:
             self._coordinators.pop(message.txid, None)
         return Begun(epochs, refused)

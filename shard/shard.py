@@ -186,9 +186,13 @@ class Shard:
         """
         assert self._connections is not None
         await self._participant.hear(coordinator)
-        if self._participant.takes_batches(message.producer_id, message.producer_epoch, message.log):
+        asked = message.producer_id, message.producer_epoch, message.log
+        if self._participant.has_added(*asked):
             return None
-        return await self._connections.adding.add(coordinator, message)
+        refusal = await self._connections.adding.add(coordinator, message)
+        if refusal is None:
+            self._participant.note_added(*asked)
+        return refusal
 
     def receive(self, shard: ShardNumber, message: Message) -> None:
         """A message of a neighbour has come."""

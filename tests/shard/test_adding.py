@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from coordinator.answers import Granted, Refusal
+from coordinator.messages import Begin
 from fairlog_types import LogId, ProducerEpoch, ShardNumber, StorageFailure
 from partition.answers import Appended
 from shard.adding import AddLog
@@ -25,12 +26,12 @@ async def add(cluster: Cluster, writer: Writer, log: LogId = LOG, *, epoch: int 
     return await cluster.shards[LEADER].add_log(COORDINATOR, message)
 
 
-def questions(cluster: Cluster) -> set[int]:
-    """The numbers of the commands to add a log."""
+def commands(cluster: Cluster, kind: type) -> set[int]:
+    """The numbers of those that were said."""
     return {
         message.number
         for _, _, message in cluster.way.carried
-        if isinstance(message, Command) and isinstance(message.body, AddLog)
+        if isinstance(message, Command) and isinstance(message.body, kind)
     }
 
 
@@ -53,7 +54,7 @@ async def test_log_that_its_leader_adds_takes_part(tmp_path: Path) -> None:
         for number, value in enumerate((b"1", b"2", b"3"), 1):
             assert await add(cluster, writer) is None
             assert await add(cluster, writer) is None
-            assert len(questions(cluster)) == number
+            assert len(commands(cluster, AddLog)) == number
             assert isinstance(await writer.append(LOG, value), Appended)
             await end(writer, commit=value != b"2")
         assert await cluster.values(LOG) == {LOG: [b"1", b"3"]}
@@ -71,6 +72,26 @@ async def test_log_is_not_added_to_an_epoch_that_has_ended(tmp_path: Path) -> No
         assert await add(cluster, writer, epoch=late) is Refusal.FENCED
 
 
+async def test_log_that_has_begun_is_not_added_before_its_coordinator_says_so(tmp_path: Path) -> None:
+    """It may not have heard that it has begun: a commit would go without this log, and what was taken would be lost."""
+    async with open_cluster(tmp_path / "run") as cluster, trio.open_nursery() as nursery:
+        cluster.way.keep_order()
+        writer, leader = await cluster.writer("t", COORDINATOR), cluster.shards[LEADER]
+        nursery.start_soon(add, cluster, writer)
+        with trio.fail_after(20):
+            while not commands(cluster, Begin):
+                await trio.lowlevel.checkpoint()
+            cluster.way.cut.add((LEADER, COORDINATOR))
+            while not leader.partitions.open_transaction_of(writer.granted.producer_id):  # noqa: ASYNC110
+                await trio.sleep(0.001)
+        with trio.move_on_after(0.1) as waiting:
+            await add(cluster, writer)
+        assert waiting.cancelled_caught
+        cluster.way.cut.clear()
+        with trio.fail_after(20):
+            assert await add(cluster, writer) is None
+
+
 async def test_log_that_takes_no_more_batches_is_asked_about(tmp_path: Path) -> None:
     """It is being ended, and only its coordinator knows how."""
     async with open_cluster(tmp_path / "run") as cluster:
@@ -80,7 +101,7 @@ async def test_log_that_takes_no_more_batches_is_asked_about(tmp_path: Path) -> 
         (txid,) = partition.state.open_transactions
         partition.state.seal(txid)
         assert await add(cluster, writer) is None
-        assert len(questions(cluster)) == 2
+        assert len(commands(cluster, AddLog)) == 2
 
 
 async def test_producer_that_the_coordinator_does_not_know_is_refused(tmp_path: Path) -> None:
@@ -101,7 +122,7 @@ async def test_coordinator_that_is_down_is_asked_once_and_answers_when_it_is_bac
             with trio.move_on_after(0.05) as waiting:
                 await add(cluster, writer)
             assert waiting.cancelled_caught
-        assert len(questions(cluster)) == 1
+        assert len(commands(cluster, AddLog)) == 1
         await cluster.start_again(COORDINATOR, left)
         with trio.fail_after(20):
             assert await add(cluster, writer) is None
@@ -123,7 +144,7 @@ async def test_coordinator_that_has_not_recovered_answers_when_it_has(tmp_path: 
 
         nursery.start_soon(ask)
         await trio.sleep(0.3)
-        assert questions(cluster)
+        assert commands(cluster, AddLog)
         assert answers == []
         await cluster.recover(COORDINATOR)
         with trio.fail_after(20):
@@ -139,7 +160,7 @@ async def test_open_transaction_outlives_the_kill_of_its_leader(tmp_path: Path) 
         assert await add(cluster, writer) is None
         assert isinstance(await writer.append(LOG, b"before"), Appended)
         await cluster.start_again(LEADER, cluster.kill(LEADER))
-        for log in (LOG, other):
+        for log in (LOG, other):  # the first one was added; this start is to hear so again
             assert await add(cluster, writer, log) is None
             assert isinstance(await writer.append(log, b"after"), Appended)
         await end(writer)

@@ -403,3 +403,35 @@ async def test_shard_waits_for_no_more_coordinators_once_what_is_open_was_named(
         with trio.fail_after(10):
             await cluster.running[ShardNumber(PARTICIPANT)].shard.coordinator.recover(tail_kept=True)
             await participant.hear_coordinators([ShardNumber(COORDINATOR), ShardNumber(2)])
+
+
+async def test_transaction_that_begins_again_and_is_committed_while_its_shard_recovers_keeps_its_records(
+    tmp_path: Path,
+) -> None:
+    """The log had batches of it before the kill, though its coordinator had not heard yet that it had begun there."""
+    async with open_cluster(tmp_path / "run") as cluster, trio.open_nursery() as nursery:
+        cluster.way.keep_order()
+        writer, it = await cluster.writer("t"), cluster.shards[ShardNumber(PARTICIPANT)]
+        await it.hear(ShardNumber(COORDINATOR))
+        cluster.way.cut.add((ShardNumber(PARTICIPANT), ShardNumber(COORDINATOR)))
+        nursery.start_soon(writer.write, {OTHER: []})
+        with trio.fail_after(10):
+            while it.partitions.open_transaction_of(writer.granted.producer_id) is None:  # noqa: ASYNC110
+                await trio.sleep(0.001)
+        assert isinstance(await writer.append(OTHER, b"v"), Appended)
+        left = cluster.kill(PARTICIPANT)
+        cluster.way.cut.clear()
+        await cluster.reopen(PARTICIPANT, left)
+        ended: list[object] = []
+
+        async def end() -> None:
+            ended.append(await writer.end())
+
+        nursery.start_soon(end)
+        with trio.fail_after(10):
+            while not ended:  # noqa: ASYNC110
+                await trio.sleep(0.001)
+        assert ended == [None]
+        await cluster.recover(ShardNumber(PARTICIPANT))
+        await visible_everywhere(cluster, writer)
+        assert await cluster.values(OTHER) == {OTHER: [b"v"]}
