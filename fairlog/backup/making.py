@@ -38,6 +38,7 @@ from fairlog.backup.group_journals import GroupJournalsAround
 from fairlog.backup.manifest import CopiedFile, Manifest, encode_manifest
 from fairlog.backup.moment import Moment, of_one_shard, of_several_shards
 from fairlog.backup.source import BackupRefused, require_same_run, require_source, run_of
+from fairlog.cluster.content import StoreContent
 from fairlog.data_directory import CLUSTER, CLUSTER_STORE, MANIFEST, UNFINISHED, read_cluster_store
 from fairlog_types import CorruptStorage, StorageFailure
 from journal.segment_file import sync_directory, write_all
@@ -91,9 +92,10 @@ def make_backup(
             estimate,
             told,
         )
+        content = read_cluster_store(target)
+        _require_shards(source, content, len(shards))
         require_same_run(source, run)
         files = {name: _checked(target / name, told) for name in names}
-        content = read_cluster_store(target)
         copied = CopiedLogs([target / name for name in data_logs], content)
         manifest = Manifest(
             cluster_id=content.node.cluster_id,
@@ -126,6 +128,12 @@ def _require_patched_lmdb() -> None:
             "the installed package lmdb was built without its patch (LMDB_PURE, LMDB_FORCE_SYSTEM), and cannot copy "
             "what a read transaction sees: install the one from PyPI"
         )
+
+
+def _require_shards(source: Path, content: StoreContent, copied: int) -> None:
+    """Raises StorageFailure if the cluster store, which was copied last, is of more shards than were copied."""
+    if content.shards != copied:
+        raise StorageFailure(f"a shard was added to the node in {source} meanwhile, and is not in the copy; try again")
 
 
 def _make_empty(source: Path, target: Path) -> None:

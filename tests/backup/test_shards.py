@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from fairlog.backup import taking_over
-from fairlog.backup.making import make_backup
+from fairlog.backup import making, taking_over
+from fairlog.backup.making import BackupFailed, make_backup
 from fairlog.backup.manifest import Manifest
 from fairlog.backup.taking_over import take_over
 from fairlog.cluster import records
-from fairlog.data_directory import MANIFEST, RESTORED, RESTORING, read_cluster_store
+from fairlog.cluster.growing import add_shard
+from fairlog.data_directory import CLUSTER, MANIFEST, RESTORED, RESTORING, read_cluster_store
 from fairlog.directory import locked_directory
+from fairlog.last_run import move_note
 from fairlog.local_reader import LocalReader
 from fairlog.verify.verification import Verification
 from fairlog_types import CorruptStorage, StorageFailure
@@ -89,6 +91,24 @@ def test_backup_without_one_of_the_shards_is_refused(
     assert (code, out) == (1, "")
     assert f"{source} is not a data directory: it does not contain shards/1/datalog/data.mdb" in err
     assert not (tmp_path / "target").exists()
+
+
+def test_backup_while_a_shard_is_added_is_taken_away(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a supervisor, which has the directory all the time. The cluster store, which is copied last, would
+    be of one shard more than there are data logs: nobody could restore it."""
+    copy, target = making._copy, tmp_path / "target"
+
+    def copy_and_add(*arguments: object) -> None:
+        copy(*arguments)  # type: ignore[arg-type]
+        if read_cluster_store(source).shards == 1:
+            add_shard(source / CLUSTER, node_id=1, move_note=lambda: move_note(source))
+
+    monkeypatch.setattr(making, "_copy", copy_and_add)
+    with pytest.raises(BackupFailed, match=r"a shard was added to the node in .* meanwhile, and is not .*; try again"):
+        back_up(source, target)
+    assert list(target.iterdir()) == []
 
 
 def test_copy_of_a_stopped_nodes_shards_is_verified(source: Path, tmp_path: Path, fairlog: FairlogCommand) -> None:
