@@ -9,8 +9,11 @@
 
 Two files show that a node serves: it writes its number into `lock` when it takes the directory, and `open` into
 `last-run` when it has recovered. `require_same_run` checks whether it is still the same run: a node that was killed and
-started again while the copy began may have been recovering at that moment. Of several processes one may be started
-again alone: then the shards do not hold to the end (`fairlog.backup.moment`).
+started again while the copy began may have been recovering at that moment.
+
+A supervisor takes the directory once, and starts a process again alone. A process writes its number into the `lock` of
+each shard that it serves. That of an only shard counts as the directory's. Of several shards it does not: if one was
+served anew, the shards do not hold to the end (`fairlog.backup.moment`).
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from fairlog.data_directory import (
 )
 from fairlog.directory import is_in_use
 from fairlog_types import CorruptStorage, ShardNumber, StorageFailure
-from shard.directory import ShardDirectory, shard_directory
+from shard.directory import ShardDirectory, shard_directories, shard_directory
 
 _LOCK = "lock"
 
@@ -83,16 +86,19 @@ def _shards_by_store(directory: Path, *, in_use: bool) -> int:
 
 
 def run_of(directory: Path) -> int:
-    """Another number as soon as a node has taken the directory again. Raises OSError."""
-    lock = directory / _LOCK
-    return lock.stat().st_mtime_ns if lock.exists() else 0
+    """Another number as soon as a node has taken the directory again, or a process its only shard. Raises OSError."""
+    shards = shard_directories(directory)
+    places = [directory, *(shard.path for shard in shards if len(shards) == 1)]
+    locks = [place / _LOCK for place in places]
+    return max((lock.stat().st_mtime_ns for lock in locks if lock.exists()), default=0)
 
 
 def require_same_run(directory: Path, run: int) -> None:
-    """Raises StorageFailure if a node has taken the directory since `run_of` answered `run`; OSError."""
+    """Raises StorageFailure if `run_of` does not answer `run` any more; OSError."""
     if run_of(directory) != run:
         raise StorageFailure(
-            f"a node was started in {directory} meanwhile, and the copy may contain part of its recovery; try again"
+            f"a node was started in {directory} meanwhile, or a process of it, and the copy may contain part of the "
+            "recovery; try again"
         )
 
 

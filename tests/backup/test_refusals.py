@@ -21,11 +21,12 @@ from fairlog.backup.taking_over import take_over
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.cluster.restored import PRODUCER_IDS_PER_SECOND, continue_restored
 from fairlog.data_directory import MANIFEST, RESTORED, RESTORING, UNFINISHED
-from fairlog.directory import locked_directory
+from fairlog.directory import hold_shard, locked_directory
 from fairlog.verify.verification import Verification
 from fairlog_types import CorruptStorage
 from journal.segment import Fsync
 from scripts.node_process import ROOT, NodeProcess
+from shard.directory import FIRST_SHARD
 from tests import lacking
 from tests.backup.conftest import ENVIRONMENT, NewNode, Restore, back_up, now_ms
 from tests.cli.in_process import FairlogCommand
@@ -160,14 +161,32 @@ def test_node_that_has_not_recovered_is_not_backed_up(source: Path, note: str, o
             require_source(source)
 
 
+@pytest.mark.slow
+def test_node_whose_only_shard_is_started_again_is_not_backed_up_until_it_has_recovered(source: Path) -> None:
+    """By a supervisor, which had the directory before: `last-run` is of the process that was killed."""
+    with locked_directory(source):
+        (source / "last-run").write_text("some-boot open\n")
+        require_source(source)
+        shard = hold_shard(source, FIRST_SHARD)
+        later = (source / "last-run").stat().st_mtime_ns + 1
+        os.utime(shard, ns=(later, later))
+        with pytest.raises(BackupRefused, match="does not serve yet, or its disk has failed"):
+            require_source(source)
+        os.utime(source / "last-run", ns=(later, later))
+        require_source(source)
+        os.close(shard)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lock", ["lock", "shards/0/lock"])
 def test_backup_of_a_node_that_was_started_again_meanwhile_is_taken_away(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: str
 ) -> None:
     """Killed and started between the look at the directory and the copy: what was copied may be of its recovery."""
     copy = making._copy
 
     def copy_from_another_run(*arguments: object) -> None:
-        (source / "lock").write_text("1\n")
+        (source / lock).write_text("1\n")
         copy(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(making, "_copy", copy_from_another_run)
