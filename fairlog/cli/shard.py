@@ -61,7 +61,9 @@ def add(
     settings = _settings(data_dir)
 
     def with_one_more(processes: Sequence[int]) -> Sequence[int]:
-        return [*processes, fewest(processes, settings.processes) if to is None else _checked(to)]
+        # Whoever starts the node may know of more of them: by a flag, or by its file.
+        known = max(settings.processes, max(processes) + 1)
+        return [*processes, fewest(processes, known) if to is None else _checked(to)]
 
     _change(settings, {"ask": "add", "process": to}, with_one_more)
     shard = _shards(settings)[-1]

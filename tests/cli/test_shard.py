@@ -51,6 +51,14 @@ def test_shard_is_added_at_rest(fairlog: FairlogCommand, data: Path) -> None:
     assert read_cluster_store(data).shards == 4
 
 
+def test_shard_added_at_rest_goes_to_the_process_with_the_fewest(fairlog: FairlogCommand, data: Path) -> None:
+    """Of those that have shards: the settings of the node, which say how many there are, may be in its file."""
+    assert fairlog("shard", "move", "2", "--to", "0", "--data-dir", str(data))[0] == 0
+    for added in ([0, 1, 0, 1], [0, 1, 0, 1, 0]):
+        assert fairlog("shard", "add", "--data-dir", str(data))[0] == 0
+        assert processes(fairlog, data) == added
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
