@@ -7,6 +7,7 @@ start. Both are the affair of whoever has the data directory, on the node's mach
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -152,8 +153,9 @@ def _change_at_rest(settings: Settings, changed: Callable[[Sequence[int]], Seque
         with locked_directory(settings.data_dir):
             if any((settings.data_dir / name).exists() for name in (MANIFEST, RESTORING)):
                 raise ClientError(f"{settings.data_dir} is a backup: start a node in it first")
-            shards = read_cluster_store(settings.data_dir).shards
-            changes.write(settings, changed(allotment.load(settings.data_dir, shards)), shards)
+            store = read_cluster_store(settings.data_dir)
+            of_node = replace(settings, node_id=store.node.node_id)  # our own settings need not be the node's
+            changes.write(of_node, changed(allotment.load(settings.data_dir, store.shards)), store.shards)
     except DirectoryInUse as error:
         raise ClientError(
             f"{error}, which has no supervisor: stop the node, or restart it with two processes or more (--processes)"

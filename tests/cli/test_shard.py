@@ -10,6 +10,7 @@ import pytest
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.data_directory import CLUSTER, read_cluster_store
 from fairlog.directory import locked_directory
+from shard.directory import FIRST_SHARD, shard_directory
 from tests.cli.in_process import FairlogCommand
 
 
@@ -49,6 +50,14 @@ def test_shard_is_added_at_rest(fairlog: FairlogCommand, data: Path) -> None:
     assert (status, out) == (0, "shard 3 was added: broker 4, served by process 1\n")
     assert processes(fairlog, data) == [0, 1, 2, 1]
     assert read_cluster_store(data).shards == 4
+
+
+def test_shard_is_added_at_rest_to_a_node_of_any_id(fairlog: FairlogCommand, tmp_path: Path) -> None:
+    """The id that the node was made with counts; the setting may be in the node's file."""
+    EmbeddedStore.prepare(tmp_path / CLUSTER, node_id=7, group_journal_count=16, shards=1)
+    shard_directory(tmp_path, FIRST_SHARD).path.mkdir(parents=True)
+    status, out, errors = fairlog("shard", "add", "--to", "1", "--data-dir", str(tmp_path))
+    assert (status, out, errors) == (0, "shard 1 was added: broker 8, served by process 1\n", "")
 
 
 def test_shard_added_at_rest_goes_to_the_process_with_the_fewest(fairlog: FairlogCommand, data: Path) -> None:
