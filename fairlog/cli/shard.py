@@ -92,12 +92,16 @@ def move(
 
 
 def _settings(data_dir: Path | None) -> Settings:
-    """Raises ClientError if the data directory has no data."""
+    """Raises ClientError if the data directory has no data, or may not be looked into."""
     from fairlog.config_sources import load
     from fairlog.data_directory import CLUSTER_STORE
 
     settings = load(flags={"data_dir": data_dir})
-    if not (settings.data_dir / CLUSTER_STORE).exists():
+    try:
+        is_there = (settings.data_dir / CLUSTER_STORE).exists()
+    except OSError as error:
+        raise _not_looked_into(settings, error) from error
+    if not is_there:
         raise ClientError(f"{settings.data_dir} is no data directory of a node: name one with --data-dir")
     return settings
 
@@ -171,7 +175,9 @@ def _ask(settings: Settings, question: Mapping[str, object]) -> Mapping[str, Any
     except NoSupervisor:
         return None
     except ControlFailed as error:
-        raise ClientError(str(error)) from error
+        raise ClientError(f"{error}{_what_to_do(error.__cause__)}") from error
+    except OSError as error:
+        raise _not_looked_into(settings, error) from error
     except KeyboardInterrupt:
         raise Interrupted("interrupted: the node goes on with what it was asked for; see fairlog shard list") from None
 
@@ -185,4 +191,12 @@ def _sentences(of: Callable[[], _T]) -> _T:
     try:
         return of()
     except (DirectoryInUse, DirectoryUnusable, StoreMismatch, CorruptStorage, StorageFailure) as error:
-        raise ClientError(str(error)) from error
+        raise ClientError(f"{error}{_what_to_do(error.__cause__)}") from error
+
+
+def _not_looked_into(settings: Settings, error: OSError) -> ClientError:
+    return ClientError(f"cannot look into {settings.data_dir}: {error.strerror}{_what_to_do(error)}")
+
+
+def _what_to_do(cause: BaseException | None) -> str:
+    return "; run this as the node's user" if isinstance(cause, PermissionError) else ""

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,8 +14,11 @@ import pytest
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.data_directory import CLUSTER, read_cluster_store
 from fairlog.directory import locked_directory
+from fairlog.supervisor.control import NAME, control_socket
 from shard.directory import FIRST_SHARD, shard_directory
 from tests.cli.in_process import FairlogCommand
+
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -93,6 +100,59 @@ def test_node_without_a_supervisor_cannot_be_asked_to_move_shards(fairlog: Fairl
     assert status == 1
     assert "is in use by process" in errors
     assert "has no supervisor: stop the node, or restart it with two processes or more (--processes)" in errors
+
+
+@pytest.fixture
+def open_to_all(fairlog: FairlogCommand) -> Iterator[Path]:
+    """A data directory that other users can get to, unlike one in tmp_path."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        EmbeddedStore.prepare(Path(made) / "data" / CLUSTER, node_id=1, group_journal_count=16, shards=3)
+        assert processes(fairlog, Path(made) / "data") == [0, 1, 2]  # and the command has imported what it needs
+        yield Path(made) / "data"
+
+
+@contextmanager
+def permitted(path: Path, mode: int) -> Generator[None]:
+    """Within the block this process may do no more with `path` than the mode says."""
+    before = path.stat().st_mode
+    path.chmod(mode)
+    is_root = os.geteuid() == 0
+    try:
+        if is_root:
+            os.seteuid(NOBODY)  # root may do anything
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+        path.chmod(before)
+
+
+def refusal_without_permission(fairlog: FairlogCommand, data: Path, path: Path, mode: int) -> str:
+    with permitted(path, mode):
+        status, out, errors = fairlog("shard", "list", "--data-dir", str(data))
+    assert (status, out) == (1, "")
+    return errors
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o111])
+def test_directory_that_one_may_not_look_into_is_refused(fairlog: FairlogCommand, open_to_all: Path, mode: int) -> None:
+    """In a sentence, with what to do: at all, or only at what is named."""
+    errors = refusal_without_permission(fairlog, open_to_all, open_to_all, mode)
+    assert errors == f"fairlog: cannot look into {open_to_all}: Permission denied; run this as the node's user\n"
+
+
+def test_supervisor_of_another_user_is_not_asked(fairlog: FairlogCommand, open_to_all: Path) -> None:
+    """Its socket is for the node's user."""
+    with control_socket(open_to_all):
+        errors = refusal_without_permission(fairlog, open_to_all, open_to_all / NAME, 0o000)
+    assert f"cannot connect to {open_to_all / NAME}: Permission denied; run this as the node's user" in errors
+
+
+def test_store_that_one_may_not_read_is_refused(fairlog: FairlogCommand, open_to_all: Path) -> None:
+    """In a sentence, with what to do."""
+    errors = refusal_without_permission(fairlog, open_to_all, open_to_all / CLUSTER / "data.mdb", 0o000)
+    assert "data.mdb cannot be read: Permission denied; run this as the node's user" in errors
 
 
 @pytest.mark.parametrize("command", [["list"], ["add"], ["move", "0", "--to", "0"]])
