@@ -30,6 +30,7 @@ DataDir = Annotated[
     Path | None, typer.Option(metavar="DIR", help="The node's data directory.", show_default="as for fairlog serve")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+_LATER = " from the next start on"
 _COLUMNS = ("shard", "broker", "listens on", "process", "process id", "state")
 
 
@@ -66,9 +67,9 @@ def add(
         known = max(settings.processes, max(processes) + 1)
         return [*processes, fewest(processes, known) if to is None else _checked(to)]
 
-    _change(settings, {"ask": "add", "process": to}, with_one_more)
+    when = "" if _change(settings, {"ask": "add", "process": to}, with_one_more) else _LATER
     shard = _shards(settings)[-1]
-    say(f"shard {shard['shard']} was added: broker {shard['broker']}, served by process {shard['process']}")
+    say(f"shard {shard['shard']} was added: broker {shard['broker']}, served by process {shard['process']}{when}")
 
 
 @app.command("move", epilog="\b\nExample:\n  fairlog shard move 1 --to 3")
@@ -87,8 +88,10 @@ def move(
             raise ClientError(f"there is no shard {shard}: there are {len(processes)}, from 0 on")
         return [_checked(to) if number == shard else process for number, process in enumerate(processes)]
 
-    _change(_settings(data_dir), {"ask": "move", "shard": shard, "process": to}, moved)
-    say(f"shard {shard} is served by process {to}")
+    if _change(_settings(data_dir), {"ask": "move", "shard": shard, "process": to}, moved):
+        say(f"shard {shard} is served by process {to}")
+    else:
+        say(f"shard {shard} will be served by process {to}{_LATER}")
 
 
 def _settings(data_dir: Path | None) -> Settings:
@@ -139,13 +142,14 @@ def _shards(settings: Settings) -> Sequence[Mapping[str, Any]]:
 
 def _change(
     settings: Settings, question: Mapping[str, object], changed: Callable[[Sequence[int]], Sequence[int]]
-) -> None:
-    """Have the supervisor make a change; without one, change the processes of the shards on disk."""
+) -> bool:
+    """Have the supervisor make a change; without one, change the processes of the shards on disk, and answer False."""
     answer = _ask(settings, question)
     if answer is None:
         _sentences(lambda: _change_at_rest(settings, changed))
     elif "refused" in answer:
         raise ClientError(str(answer["refused"]))
+    return answer is not None
 
 
 def _change_at_rest(settings: Settings, changed: Callable[[Sequence[int]], Sequence[int]]) -> None:
@@ -162,7 +166,8 @@ def _change_at_rest(settings: Settings, changed: Callable[[Sequence[int]], Seque
             changes.write(of_node, changed(allotment.load(settings.data_dir, store.shards)), store.shards)
     except DirectoryInUse as error:
         raise ClientError(
-            f"{error}, which has no supervisor: stop the node, or restart it with two processes or more (--processes)"
+            f"{error}, which has no supervisor: stop the node, or restart it with two processes or more (--processes); "
+            "or it is still starting: try again"
         ) from error
 
 

@@ -45,7 +45,7 @@ def test_shards_at_rest_are_listed_as_away(fairlog: FairlogCommand, data: Path) 
 def test_shard_at_rest_moves_for_the_next_start(fairlog: FairlogCommand, data: Path) -> None:
     """Into any process that there may be; which there are, the next start says."""
     status, out, _ = fairlog("shard", "move", "2", "--to", "0", "--data-dir", str(data))
-    assert (status, out) == (0, "shard 2 is served by process 0\n")
+    assert (status, out) == (0, "shard 2 will be served by process 0 from the next start on\n")
     assert processes(fairlog, data) == [0, 1, 0]
     assert fairlog("shard", "move", "0", "--to", "63", "--data-dir", str(data))[0] == 0
     assert processes(fairlog, data) == [63, 1, 0]
@@ -54,7 +54,7 @@ def test_shard_at_rest_moves_for_the_next_start(fairlog: FairlogCommand, data: P
 def test_shard_is_added_at_rest(fairlog: FairlogCommand, data: Path) -> None:
     """To the process that is named."""
     status, out, _ = fairlog("shard", "add", "--to", "1", "--data-dir", str(data))
-    assert (status, out) == (0, "shard 3 was added: broker 4, served by process 1\n")
+    assert (status, out) == (0, "shard 3 was added: broker 4, served by process 1 from the next start on\n")
     assert processes(fairlog, data) == [0, 1, 2, 1]
     assert read_cluster_store(data).shards == 4
 
@@ -64,7 +64,7 @@ def test_shard_is_added_at_rest_to_a_node_of_any_id(fairlog: FairlogCommand, tmp
     EmbeddedStore.prepare(tmp_path / CLUSTER, node_id=7, group_journal_count=16, shards=1)
     shard_directory(tmp_path, FIRST_SHARD).path.mkdir(parents=True)
     status, out, errors = fairlog("shard", "add", "--to", "1", "--data-dir", str(tmp_path))
-    assert (status, out, errors) == (0, "shard 1 was added: broker 8, served by process 1\n", "")
+    assert (status, out, errors) == (0, "shard 1 was added: broker 8, served by process 1 from the next start on\n", "")
 
 
 def test_shard_added_at_rest_goes_to_the_process_with_the_fewest(fairlog: FairlogCommand, data: Path) -> None:
@@ -94,12 +94,13 @@ def test_change_that_is_not_possible_is_refused(
 
 
 def test_node_without_a_supervisor_cannot_be_asked_to_move_shards(fairlog: FairlogCommand, data: Path) -> None:
-    """It is told how to get one."""
+    """It is told how to get one, and that one which starts has no supervisor yet that could be asked."""
     with locked_directory(data):
         status, _, errors = fairlog("shard", "move", "1", "--to", "0", "--data-dir", str(data))
     assert status == 1
     assert "is in use by process" in errors
     assert "has no supervisor: stop the node, or restart it with two processes or more (--processes)" in errors
+    assert "or it is still starting: try again" in errors
 
 
 @pytest.fixture
