@@ -173,19 +173,28 @@ def _only_shard(data_dir: Path) -> ShardDirectory:
     if not shards or not (data_dir / CLUSTER).is_dir():
         raise StorageFailure(f"{data_dir} is not the data directory of a node: it has no data logs and {CLUSTER} in it")
     if len(shards) > 1:
-        raise StorageFailure(f"{data_dir} has {len(shards)} shards, and a cut is of one: read it through the node")
+        raise _several(data_dir, len(shards))
     return shards[0]
 
 
+def _several(data_dir: Path, shards: int) -> StorageFailure:
+    return StorageFailure(f"{data_dir} has {shards} shards, and a cut is of one: read it through the node")
+
+
 def _topics_in(content: Mapping[bytes, bytes], directory: Path) -> list[Topic]:
-    """The topics among the store's records. Raises StoreMismatch, and CorruptStorage that names the file."""
+    """The topics among the store's records. Raises StoreMismatch, CorruptStorage that names the file.
+
+    Also StorageFailure if there are several shards: one that was added has no directory before its first start.
+    """
     try:
         version = records.decode_format(content[records.FORMAT_KEY])
-        if version > records.VERSION:
+        if version > records.GROWN_VERSION:
             raise StoreMismatch(
-                f"the cluster store in {directory} has format {version}, and this program reads {records.VERSION}: "
-                "run the version of Fairlog that wrote it, or a newer one"
+                f"the cluster store in {directory} has format {version}, and this program reads up to "
+                f"{records.GROWN_VERSION}: run the version of Fairlog that wrote it, or a newer one"
             )
+        if (shards := records.decode_shards(content)) > 1:
+            raise _several(directory.parent, shards)
         found = [
             records.decode_topic(key, value, 1)
             for key, value in content.items()

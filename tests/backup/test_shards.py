@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -24,12 +25,13 @@ from fairlog.verify.verification import Verification
 from fairlog_types import CorruptStorage, StorageFailure
 from journal.segment import Fsync
 from pyspark_fairlog.native import Native
-from scripts.node_process import NodeProcess
+from scripts.node_process import ROOT, NodeProcess
 from shard.directory import earlier_directory
 from tests.backup.conftest import ENVIRONMENT, NewNode, now_ms
 from tests.backup.earlier import as_of_version
 from tests.backup.test_sinks import Query, rows_in
 from tests.cli.in_process import FairlogCommand
+from tests.cli.processes import FAIRLOG
 from tests.node.nodes import produce, read
 from tests.shards import MAP_BYTES, shard_in, split_in_two
 
@@ -159,6 +161,18 @@ def test_cuts_of_two_shards_are_refused(source: Path) -> None:
     """What is read beside a node would be of two moments."""
     split_in_two(source)
     with pytest.raises(StorageFailure, match="has 2 shards, and a cut is of one: read it through the node"):
+        LocalReader.open(source)
+
+
+def test_cuts_are_refused_as_soon_as_a_second_shard_is_added(source: Path) -> None:
+    """Also to a reader that was open before; the added shard has no directory yet."""
+    refused = "has 2 shards, and a cut is of one: read it through the node"
+    with LocalReader.open(source) as reader:
+        add = [*FAIRLOG, "shard", "add", "--data-dir", str(source)]
+        subprocess.run(add, check=True, cwd=ROOT)  # LMDB has an environment open once in a process
+        with pytest.raises(StorageFailure, match=refused), reader.cut():
+            pass
+    with pytest.raises(StorageFailure, match=refused):
         LocalReader.open(source)
 
 
