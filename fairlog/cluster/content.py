@@ -46,8 +46,9 @@ class StoreContent:
 
     @property
     def group_journals_begun(self) -> bool:
-        """All of them are on disk, in all shards."""
-        return sum(shard.group_journals_begun for shard in self.started.values()) == self.shards
+        """All of them are on disk, in all shards that have any: those that were added have none."""
+        having = map(ShardNumber, range(self.placement.at_first))
+        return all(shard in self.started and self.started[shard].group_journals_begun for shard in having)
 
 
 def read_content(content: Mapping[bytes, bytes]) -> StoreContent:

@@ -7,10 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from fairlog.cluster.growing import add_shard
+from fairlog.data_directory import CLUSTER
+from fairlog.last_run import move_note
 from fairlog.verify.verification import Verification
 from shard.directory import ShardDirectory
 from tests.cli.in_process import FairlogCommand
-from tests.shards import split_in_two
+from tests.shards import shard_in, split_in_two
 from tests.verify.planting import Planted, flip
 
 pytestmark = pytest.mark.slow
@@ -39,6 +42,16 @@ def test_directory_of_two_shards_is_checked_as_a_whole(planted: Planted, fairlog
     assert {**two.summary.counts, **differ} == {**one.summary.counts, **differ}
     assert two.summary.counts["shards"] == 2
     assert fairlog("verify", shards[0].data_dir)[0] == 0
+
+
+def test_lost_group_journal_is_found_before_an_added_shard_has_started(planted: Planted) -> None:
+    """The added one never has any, so it does not count."""
+    directory = planted.directory
+    add_shard(directory / CLUSTER, node_id=1, move_note=lambda: move_note(directory))
+    assert list(Verification(directory, has_journals=True).violations()) == []
+    shutil.rmtree(shard_in(directory).group_journal(1))
+    (found,) = Verification(directory, has_journals=True).violations()
+    assert str(found).startswith("group journal 1: is missing: what its transactions were answered is lost")
 
 
 def damage_a_batch(shards: Shards) -> None:
