@@ -64,6 +64,8 @@ _LOCK = "lock"
 
 _DYING_S = 10.0
 """For so long a process that was killed, or whose supervisor was, may still hold its shard: a write may have to end."""
+_LOOK_S = 0.2
+"""Who looks whether a directory is in use (`is_in_use`) has it for much less than that."""
 _POLL_S = 0.02
 
 
@@ -79,7 +81,7 @@ class DirectoryUnusable(Exception):
 def locked_directory(directory: Path) -> Generator[None]:
     """Hold `directory`, making it if need be.
 
-    Raises DirectoryInUse, DirectoryUnusable.
+    Blocks for a moment while another process has it. Raises DirectoryInUse, DirectoryUnusable.
     """
     try:
         make_directory(directory)
@@ -93,7 +95,7 @@ def locked_directory(directory: Path) -> Generator[None]:
     except OSError as error:
         raise DirectoryUnusable(f"cannot use the data directory {directory}: {error.strerror}") from error
     try:
-        _lock(directory, descriptor, fcntl.LOCK_EX)
+        _lock(directory, descriptor, fcntl.LOCK_EX, wait_s=_LOOK_S)
         _write_holder(directory, descriptor)
         yield
     finally:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from fairlog.directory import (
     hold_shard,
     is_in_use,
     locked_directory,
+    unused_directory,
     wait_for_shards,
 )
 from fairlog_types import ShardNumber
@@ -132,6 +134,17 @@ def test_directory_that_cannot_be_locked_is_refused_saying_why(tmp_path: Path, m
     monkeypatch.setattr(fcntl, "flock", without_locks)
     with pytest.raises(DirectoryUnusable, match=r"cannot lock .*lock: No locks"), locked_directory(tmp_path):
         pass
+
+
+def test_start_beside_a_look_at_the_directory_goes_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks whether it is in use shares its lock for an instant: a node that starts just then waits for that."""
+    with locked_directory(tmp_path):
+        pass
+    looking = ExitStack()
+    looking.enter_context(unused_directory(tmp_path))
+    monkeypatch.setattr(time, "sleep", lambda _seconds: looking.close())
+    with locked_directory(tmp_path):
+        assert is_in_use(tmp_path)
 
 
 @pytest.fixture
