@@ -367,7 +367,7 @@ class AdminSettings:
         Address("127.0.0.1", 9644),
         read_address_or_off,
         "HOST:PORT of the admin listener, or off. Anyone who reaches it can look at everything except records; "
-        "changes need the token. With 0.0.0.0, put TLS and authentication in front of it. With several processes it is "
+        "changes need the token. With 0.0.0.0, put TLS and authentication in front of it. With several shards it is "
         "the first one's, and the ports of the others follow.",
     )
     token: Secret | None = key(
@@ -413,7 +413,7 @@ class Settings:
         Address("127.0.0.1", 9092),
         read_addresses,
         "HOST:PORT to accept clients on. With port 0 the system picks one; 0.0.0.0 accepts on every interface. With "
-        "several processes it is the first one's, and the ports of the others follow; or list one for each, with "
+        "several shards it is the first one's, and the ports of the others follow; or list one for each, with "
         "commas between them.",
     )
     advertised: Address | None = key(
@@ -421,14 +421,14 @@ class Settings:
         read_addresses,
         "HOST:PORT that clients are told to connect to. Needed when they cannot use the listen address: behind a "
         "port mapping, or with listen = 0.0.0.0. Port 0 stands for the port of the listen address. With several "
-        "processes as listen.",
+        "shards as listen.",
         default_text="the listen address",
     )
     node_id: int = key(
         1,
         whole(0, 2**31 - 1),
         "This node's id. Fixed at the very first start of a data directory: a different one is refused. With several "
-        "processes it is the first one's, and the ids of the others follow.",
+        "shards it is the first one's, and the ids of the others follow.",
     )
     processes: int = key(
         1,

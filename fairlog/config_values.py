@@ -89,7 +89,7 @@ def read_address(value: object) -> Address:
 
 
 def read_addresses(value: object) -> Address:
-    """One HOST:PORT, or one for each process with commas between them: then a FirstAddress."""
+    """One HOST:PORT, or one for each shard with commas between them: then a FirstAddress."""
     if isinstance(value, Address):
         return value
     items: Sequence[object] = [value]

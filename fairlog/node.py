@@ -9,9 +9,10 @@
 Nothing is served before the copy has caught up, so the first read after a crash finds all that was answered
 (invariant 5) and of every transaction all or nothing (invariant 7).
 
-What lies in the data directory, `fairlog.data_directory` says; in a shard's directory, `shard.directory`. A node serves
-one shard. If there are several, the supervisor has started a process for each (`fairlog.supervisor`), and this is one
-of them: its shard speaks with the others over connections of their own (`fairlog.interbroker`).
+What lies in the data directory, `fairlog.data_directory` says; in a shard's directory, `shard.directory`. All this is
+for one shard. If there are several, a supervisor has started the processes (`fairlog.supervisor`), and each does it for
+every shard that it is told to serve. Shards speak with each other over connections of their own
+(`fairlog.interbroker`).
 """
 
 from __future__ import annotations

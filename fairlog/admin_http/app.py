@@ -14,7 +14,7 @@ Expensive documents are made at a limited rate (`cached`), however many clients 
 name cost what a page of them costs. An error is a document, too: `{"error": "<a sentence>"}`. docs/admin-http.md
 describes them all.
 
-Of several processes each answers for itself, with two exceptions: `/api/brokers` asks the others how they are, and the
+Of several shards each answers for itself, with two exceptions: `/api/brokers` asks the others how they are, and the
 first one's `/metrics` has the pages of all (`shards`).
 """
 
@@ -79,7 +79,7 @@ def make_app(
 ) -> ASGIApp:
     """The ASGI application. `token` is what changing calls need; `host_names` are answered to beside addresses.
 
-    `shards` are the processes of the node, if there are several.
+    `shards` are the listeners of all shards, if there are several.
     """
     api = _Api(node, token, shards)
     routes = [

@@ -1,7 +1,7 @@
-"""The processes of a node as the admin listener of one of them sees them: where their own listeners are, and how they
+"""The shards of a node as the admin listener of one of them sees them: where their own listeners are, and how they
 answer.
 
-A process that does not answer in time is down, as far as can be seen from here: it may be dead, or too busy.
+A shard that does not answer in time is down, as far as can be seen from here: its process may be dead, or too busy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairlog.admin_http.metrics_pages import NotAPage, Page, read_untrusted
 from fairlog.config_values import Address
 
 DEADLINE_S = 2.0
-"""For one process's answer: Prometheus waits for ten seconds by default."""
+"""For one shard's answer: Prometheus waits for ten seconds by default."""
 
 PAGE_BYTES_MAX = 16 << 20
 _HEALTH_BYTES_MAX = 64 * 1024
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Shards:
-    """The admin listeners of all processes, of which one is our own."""
+    """The admin listeners of all shards, of which one is our own."""
 
     def __init__(self, own: int, listeners: Sequence[Address]) -> None:
         """`listeners` are all of them, by shard; there are at least two."""
@@ -36,7 +36,7 @@ class Shards:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process answers for all."""
+        """Whether this shard answers for all."""
         return self.own == 0
 
     async def metrics(self, accept: str) -> Mapping[int, Page | None]:

@@ -5,15 +5,18 @@ goes to LMDB in one synced transaction in a worker thread, and only then into me
 a change when it is durable, never before. LMDB's commit is atomic: a crash leaves the old state or the new one, and
 there is nothing to repair.
 
-If the data is spread over several shards, the process of each opens the environment, and LMDB lets one of them write at
-a time. LMDB numbers its transactions, and the store knows up to which one it has read. A change that finds a newer one,
-inside its own write transaction, was decided on old memory: it writes nothing, takes in what the others changed, and is
-decided again. `run` looks at the number every 20 ms, so readers see what others changed soon after; `catch_up` looks
-at once.
+If the data is spread over several shards, each has a store of its own. Each process opens the environment once, for all
+of its shards (`fairlog.cluster.environments`), and LMDB lets one store write at a time. LMDB numbers its transactions,
+and the store knows up to which one it has read. A change that finds a newer one, inside its own write transaction, was
+decided on old memory: it writes nothing, takes in what the others changed, and is decided again. `run` looks at the
+number every 20 ms, so readers see what others changed soon after; `catch_up` looks at once.
 
 The first failed write closes the store for changes until a restart: it is not known what a failed commit or fsync left
-on disk, and a later fsync of the same file would make it look durable (invariant 12). Reads continue. With several
-processes, Linux reports a failed fsync once to each that has the file open, so the next change of each fails as well.
+on disk, and a later fsync of the same file would make it look durable (invariant 12). Reads continue. Linux reports a
+failed fsync once for each time that the file was opened, so the next change in each other process fails as well. The
+stores of one process share an environment, and those beside the one that failed may go on. That is safe: LMDB has given
+the transaction up, and no later one refers to its pages. If the meta page could not be written, LMDB itself allows no
+further transaction in that process.
 
 The environment is separate from the data logs', because its few changes are fully synced while the data logs' many are
 not.
@@ -55,7 +58,7 @@ from shard.directory import FIRST_SHARD
 from shard.placement import Placement
 
 NOTICE_SECONDS = 0.020
-"""How long another process' change may stay unseen: little beside the time that a client takes to act on it."""
+"""How long another shard's change may stay unseen: little beside the time that a client takes to act on it."""
 
 _PLACEMENT, _TOGETHER = "fairlog.placement", "together"
 """A topic's config, and its value if one shard leads all its partitions."""
