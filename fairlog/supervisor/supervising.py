@@ -139,6 +139,13 @@ class Addresses:
             self._stack.push(kept.pop_all())
 
 
+async def say(process: trio.Process, said: assignment.Serve | assignment.Halt) -> None:
+    """Write a line to the standard input of a process, unless it has ended: who watches it tells that."""
+    assert process.stdin is not None
+    with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        await process.stdin.send_all(to_line(said))
+
+
 class _Supervisor:
     """Runs the machine's effects, and tells it what happens."""
 
@@ -245,9 +252,7 @@ class _Supervisor:
     async def _say(self, number: int, said: assignment.Serve | assignment.Halt) -> None:
         process = self._processes.get(number)
         if process is not None:  # else the system did not start it, as for `_signal`
-            assert process.stdin is not None
-            with contextlib.suppress(trio.BrokenResourceError):  # it has ended, and that is about to be told
-                await process.stdin.send_all(to_line(said))
+            await say(process, said)
 
     def _signal(self, number: int, signal_number: signal.Signals) -> None:
         process = self._processes.get(number)
