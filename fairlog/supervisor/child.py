@@ -74,6 +74,8 @@ class _Process:
     async def _obey(self, commands: AsyncIterator[Serve | Halt], serving: trio.Nursery) -> None:
         with self._stopping:
             async for command in commands:
+                if self._stopping.cancel_called:
+                    return  # the command had come in the same turn of the loop
                 match command:
                     case Serve(it):
                         self._served[it.shard] = trio.CancelScope()
