@@ -56,7 +56,9 @@ def ask(data_dir: Path, question: Mapping[str, object]) -> Mapping[str, Any]:
         except OSError as error:
             raise ControlFailed(f"the node has not answered: {error.strerror}") from error
     if not answer.endswith(b"\n"):
-        raise ControlFailed("the node has ended before it has answered: look at its log")
+        raise ControlFailed(
+            "the node has ended before it has answered: see its log; a change may be made or not (fairlog shard list)"
+        )
     return json.loads(answer)
 
 

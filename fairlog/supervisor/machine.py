@@ -520,13 +520,22 @@ def _end_the_idle(state: State) -> Stepped:
 def _stop(state: State) -> Stepped:
     effects: list[Effect] = []
     if state.change is not None:
-        effects.append(Answer(state.change.asker, "the node is being stopped"))
+        effects.append(Answer(state.change.asker, _outcome_at_a_stop(state.change)))
     for number, process in enumerate(state.processes):
         if process.life not in RUNNING:
             state = _with_life(state, number, Life.GONE)
     state = dataclasses.replace(state, stopping=True, change=None)
     asked = [number for number, process in enumerate(state.processes) if process.life is Life.ALIVE]
     return state, [*effects, *(_finish_if_alone(state) or [*map(Terminate, asked), GiveTime()])]
+
+
+def _outcome_at_a_stop(change: Change) -> str:
+    """Whether a change is made, for who has asked: a shard that is added twice cannot be removed."""
+    if change.is_written:
+        return "the change is made, and the node is being stopped"
+    if change.is_being_written:
+        return "the node is being stopped, and the change may be made or not: see fairlog shard list"
+    return "the node is being stopped, and the change is not made"
 
 
 def _killed(state: State) -> Stepped:

@@ -54,7 +54,7 @@ async def test_what_is_no_question_is_not_answered_and_disturbs_nobody(
             for sent in (b"x\n", b"[]\n", b"\xff\n", b"", b'{"ask": "nonsense"}\n', b"[" * 5000 + b"\n"):
                 assert await trio.to_thread.run_sync(partial(raw, sent)) == b""
             await trio.to_thread.run_sync(partial(raw, b'{"ask": "list"}\n', wait=False))
-            with pytest.raises(ControlFailed, match="has ended before it has answered"):
+            with pytest.raises(ControlFailed, match=r"has ended before .* may be made or not"):
                 await trio.to_thread.run_sync(ask, tmp_path, {"ask": "nonsense"})
             assert await trio.to_thread.run_sync(ask, tmp_path, {"ask": "list"}) == {"asked": {"ask": "list"}}
             nursery.cancel_scope.cancel()

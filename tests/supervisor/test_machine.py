@@ -320,10 +320,18 @@ def test_stop_while_no_process_lives_finishes() -> None:
     assert after(state, StopAsked())[1] == [Finish(True, None)]
 
 
-def test_stop_ends_a_change_that_is_under_way() -> None:
-    """Who has asked is told. What is on disk by then, the next start reads."""
-    state, effects = after(serving(), asked(Move(1, 0)), Halted(1), StopAsked())
-    assert effects == [Answer(ASKER, "the node is being stopped"), Terminate(0), Terminate(1), GiveTime()]
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([], "the node is being stopped, and the change is not made"),
+        ([Halted(1)], "the node is being stopped, and the change may be made or not: see fairlog shard list"),
+        ([Halted(1), Written(None)], "the change is made, and the node is being stopped"),
+    ],
+)
+def test_stop_ends_a_change_that_is_under_way(events: list[Event], words: str) -> None:
+    """Who has asked is told whether it is made. What is on disk by then, the next start reads."""
+    state, effects = after(serving(0, 1, 1), asked(Move(1, 0)), *events, StopAsked())
+    assert effects == [Answer(ASKER, words), Terminate(0), Terminate(1), GiveTime()]
     assert after(state, Written(None))[1] == []
 
 
