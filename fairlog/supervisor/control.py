@@ -3,7 +3,7 @@
     {"ask": "list"}                              ─▶  {"shards": [{"shard": 0, "process": 0, …}, …]}
     {"ask": "move", "shard": 1, "process": 0}    ─▶  {} when it is done
     {"ask": "add", "process": null}              ─▶  {} when it is done
-    what cannot be done                          ─▶  {"refused": "a sentence"}
+    what cannot be done, or is not known         ─▶  {"refused": "a sentence"}
 
 Only the user whose node it is can connect: the socket's mode is 0600. It is there as long as the supervisor is. One
 that was killed leaves it behind, and nobody listens.

@@ -25,7 +25,7 @@ from datalog.lmdb_pages import DamagedPage
 from fairlog.cluster.opening import StoreMismatch
 from fairlog.config import ConfigError, Settings
 from fairlog.config_values import Address
-from fairlog.data_directory import read_cluster_store_in_use
+from fairlog.data_directory import MANIFEST, RESTORING, read_cluster_store_in_use
 from fairlog.directory import DirectoryUnusable, wait_for_shards
 from fairlog.supervisor import allotment, assignment, changes
 from fairlog.supervisor.addresses import settings_of_all, settings_of_shard
@@ -112,10 +112,11 @@ def supervise(
 def _require_processes(settings: Settings, processes: Sequence[int]) -> None:
     for shard, process in enumerate(processes):
         if process >= settings.processes:
+            is_backup = any((settings.data_dir / name).exists() for name in (MANIFEST, RESTORING))
+            move = f", or give the shard to another process first (fairlog shard move {shard} --to 0)"
             raise DirectoryUnusable(
                 f"shard {shard} in {settings.data_dir} is served by process {process}, but processes is "
-                f"{settings.processes}: start the node with --processes {max(processes) + 1}, or give the shard to "
-                f"another process first (fairlog shard move {shard} --to 0)"
+                f"{settings.processes}: start the node with --processes {max(processes) + 1}{'' if is_backup else move}"
             )
 
 
@@ -302,7 +303,7 @@ class _Supervisor:
         await self._tell(Written(refused))
 
     async def _answer(self, question: Mapping[str, Any]) -> Mapping[str, object]:
-        """What `fairlog shard` asks (`fairlog.supervisor.control`). Raises ValueError if it is no question."""
+        """What `fairlog shard` asks (`fairlog.supervisor.control`), maybe that of another version."""
         match question:
             case {"ask": "list"}:
                 return {"shards": [self._shown(number) for number in range(len(self._state.shards))]}
@@ -317,7 +318,7 @@ class _Supervisor:
                         return _answered(str(error))
                 return _answered(await self._change(Add(process)))
             case _:
-                raise ValueError("no question that this version knows")
+                return _answered("this node does not know the question: use the command of its version")
 
     def _shown(self, number: int) -> Mapping[str, object]:
         shard = self._state.shards[number]

@@ -298,6 +298,16 @@ def test_shards_are_listed_with_who_serves_them_and_where(make: Make) -> None:
     ]
 
 
+def test_question_that_a_node_does_not_know_is_refused(make: Make) -> None:
+    """The command may be of another version than the node."""
+    supervisor = make()
+    supervisor.lines(3)
+    for question in ({"ask": "dance"}, {"ask": "move", "shard": 1, "process": "the first"}):
+        answer = ask(supervisor.data, question)
+        assert answer == {"refused": "this node does not know the question: use the command of its version"}
+    assert len(shards_of(supervisor)) == 3
+
+
 def test_shard_that_moves_is_served_under_its_address_by_the_other_process(make: Make) -> None:
     """Nobody else is disturbed. A process without a shard ends; the supervisor's stop does not miss it."""
     supervisor = make()
