@@ -125,7 +125,7 @@ def _shards(settings: Settings) -> Sequence[Mapping[str, Any]]:
     from fairlog.supervisor import allotment
 
     node = _sentences(lambda: read_cluster_store_in_use(settings.data_dir))
-    # A node of one process with one shard has no supervisor.
+    # A node of one process with one shard has no supervisor, and not every supervisor has a socket.
     state = "ready or starting" if _sentences(lambda: is_in_use(settings.data_dir)) else "away"
     return [
         {
@@ -166,8 +166,8 @@ def _change_at_rest(settings: Settings, changed: Callable[[Sequence[int]], Seque
             changes.write(of_node, changed(allotment.load(settings.data_dir, store.shards)), store.shards)
     except DirectoryInUse as error:
         raise ClientError(
-            f"{error}, which has no supervisor: stop the node, or restart it with two processes or more (--processes); "
-            "or it is still starting: try again"
+            f"{error}, which has no control socket: try again if the node is still starting; else stop it, or restart "
+            "it with two processes or more (--processes); its log may say more"
         ) from error
 
 

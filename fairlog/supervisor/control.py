@@ -6,7 +6,8 @@
     what cannot be done, or is not known         ─▶  {"refused": "a sentence"}
 
 Only the user whose node it is can connect: the socket's mode is 0600. It is there as long as the supervisor is. One
-that was killed leaves it behind, and nobody listens.
+that was killed leaves it behind, and nobody listens. Where there can be none, the supervisor does without: some file
+systems have no sockets, and a service may be forbidden to make them.
 
 The socket is named through the directory's descriptor: a path longer than 107 bytes would not fit into its address.
 """
@@ -23,8 +24,6 @@ from typing import Any
 
 import structlog
 import trio
-
-from fairlog_types import StorageFailure
 
 NAME = "supervisor.sock"
 LINE_BYTES_MAX = 1 << 20
@@ -67,22 +66,38 @@ Handle = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, object]]]
 
 
 @contextmanager
-def control_socket(data_dir: Path) -> Generator[socket.socket]:
-    """Listen in a data directory that the caller holds. Raises StorageFailure."""
-    with _place(data_dir) as place, socket.socket(socket.AF_UNIX) as listening:
-        before = os.umask(0o177)
+def control_socket(data_dir: Path) -> Generator[socket.socket | None]:
+    """Listen in a data directory that the caller holds. None, and a warning in the log, if that is not possible."""
+    with _place(data_dir) as place:
         try:
-            Path(place).unlink(missing_ok=True)
-            listening.bind(place)
-            listening.listen()
+            listening = _listening(place)
         except OSError as error:
-            raise StorageFailure(f"cannot listen on {data_dir / NAME}: {error.strerror}") from error
-        finally:
-            os.umask(before)
-        try:
-            yield listening
-        finally:
-            Path(place).unlink(missing_ok=True)
+            log.warning("fairlog shard cannot reach this node", socket=str(data_dir / NAME), reason=error.strerror)
+            listening = None
+        if listening is None:
+            yield None
+            return
+        with listening:
+            try:
+                yield listening
+            finally:
+                Path(place).unlink(missing_ok=True)
+
+
+def _listening(place: str) -> socket.socket:
+    """A socket for this user alone. Raises OSError."""
+    listening = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)
+    try:
+        Path(place).unlink(missing_ok=True)
+        listening.bind(place)
+        listening.listen()
+    except OSError:
+        listening.close()
+        raise
+    finally:
+        os.umask(before)
+    return listening
 
 
 async def serve_control(listening: socket.socket, handle: Handle) -> None:

@@ -183,7 +183,8 @@ class _Supervisor:
             ):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._hear_signals, signals)
-                    nursery.start_soon(serve_control, listening, self._answer)
+                    if listening is not None:
+                        nursery.start_soon(serve_control, listening, self._answer)
                     finish = await self._run_machine(effects, nursery)
                     nursery.cancel_scope.cancel()
         finally:

@@ -93,14 +93,13 @@ def test_change_that_is_not_possible_is_refused(
     assert processes(fairlog, data) == [0, 1, 2]
 
 
-def test_node_without_a_supervisor_cannot_be_asked_to_move_shards(fairlog: FairlogCommand, data: Path) -> None:
-    """It is told how to get one, and that one which starts has no supervisor yet that could be asked."""
+def test_node_without_a_control_socket_cannot_be_asked_to_move_shards(fairlog: FairlogCommand, data: Path) -> None:
+    """It is of one process, or is starting, or has a warning in its log. What to do is told."""
     with locked_directory(data):
         status, _, errors = fairlog("shard", "move", "1", "--to", "0", "--data-dir", str(data))
     assert status == 1
     assert "is in use by process" in errors
-    assert "has no supervisor: stop the node, or restart it with two processes or more (--processes)" in errors
-    assert "or it is still starting: try again" in errors
+    assert "has no control socket: try again if the node is still starting; else stop it, or restart it" in errors
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 import stat
 from collections.abc import Mapping
@@ -15,7 +17,6 @@ import trio
 from structlog.testing import capture_logs
 
 from fairlog.supervisor.control import NAME, ControlFailed, NoSupervisor, ask, control_socket, serve_control
-from fairlog_types import StorageFailure
 
 
 async def echo(question: Mapping[str, Any]) -> Mapping[str, object]:
@@ -69,11 +70,20 @@ def raw(sent: bytes, *, wait: bool = True) -> bytes:
         return connection.recv(100) if wait else b""
 
 
-def test_socket_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
-    """There may be file systems without sockets."""
+def test_socket_that_cannot_be_made_is_missing_and_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be file systems without sockets, and services that may not make them."""
     (tmp_path / NAME).mkdir()
-    with pytest.raises(StorageFailure, match=f"cannot listen on .*{NAME}: Is a directory"), control_socket(tmp_path):
-        pass
+    with capture_logs() as lines, control_socket(tmp_path) as listening:
+        assert listening is None
+    monkeypatch.setattr(socket, "socket", _forbidden)
+    with capture_logs() as more, control_socket(tmp_path) as listening:
+        assert listening is None
+    assert [line["event"] for line in lines + more] == ["fairlog shard cannot reach this node"] * 2
+    assert [line["reason"] for line in lines + more] == ["Is a directory", "Address family not supported by protocol"]
+
+
+def _forbidden(family: int) -> None:
+    raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
 
 
 def test_nobody_to_ask_is_told_apart_from_somebody_who_cannot_be_asked(

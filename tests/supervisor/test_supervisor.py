@@ -17,7 +17,7 @@ from typing import TypeVar
 import pytest
 
 from fairlog.config_values import Address
-from fairlog.supervisor.control import ask
+from fairlog.supervisor.control import NAME, ask
 from fairlog.supervisor.reserved_ports import PortTaken, reserved
 
 pytestmark = pytest.mark.slow
@@ -296,6 +296,20 @@ def test_shards_are_listed_with_who_serves_them_and_where(make: Make) -> None:
         }
         for k in range(3)
     ]
+
+
+def test_node_without_a_control_socket_serves_and_is_stopped(make: Make) -> None:
+    """Only its shards cannot be moved."""
+    first = make()
+    first.lines(3)
+    first.tell(signal.SIGTERM)
+    assert first.outcome() == (0, "")
+    (first.data / NAME).mkdir()
+    supervisor = make()
+    assert all(line.startswith("fairlog ready on") for line in supervisor.lines(3))
+    assert len(supervisor.logged("fairlog shard cannot reach this node", reason="Is a directory")) == 1
+    supervisor.tell(signal.SIGTERM)
+    assert supervisor.outcome() == (0, "")
 
 
 def test_question_that_a_node_does_not_know_is_refused(make: Make) -> None:
