@@ -16,10 +16,13 @@ A process:
 The pauses before a process is started again grow while it keeps ending soon: 0, 0.5, 1, 2, 4, 8, 16, 30, 30 … seconds.
 One that has lived for a minute is taken for well.
 
-Two changes can be asked for while all is served, one at a time:
+Two changes can be asked for while all is served:
 
     Move    halt the shard ─▶ allot it to the other process, on disk ─▶ serve it there
     Add     halt all shards, for each must know how many there are ─▶ make one more, on disk ─▶ serve all
+
+One at a time is on its way to the disk. What is on disk is made, and keeps only further changes of the same shards away
+until these are ready; or until its time is over, for a shard may wait for another one that must move to be mended.
 
 Halting a shard is a stop in good order. So what is open stays open, and its clients find the shard where it was: its
 broker keeps its id and its address.
@@ -107,12 +110,10 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change that is under way."""
+    """A change that is under way."""
 
     asked: Move | Add
     asker: int
-    is_written: bool = False
-    """It stands on disk, and all that is left to do is to serve the shards."""
     is_being_written: bool = False
 
 
@@ -130,13 +131,21 @@ class State:
 
     processes: tuple[Process, ...]
     shards: tuple[Shard, ...]
-    serving: bool = False
-    """All shards have been ready once."""
+    announced: int = 0
+    """How many of the shards have been announced; that is none before all have been ready once."""
     stopping: bool = False
     change: Change | None = None
+    """The one that is not on disk yet."""
+    made: tuple[Change, ...] = ()
+    """Those that are on disk, while their shards are not all ready."""
     well: bool = True
     """All that ended after they were told to did so in good order."""
     failure: Failure | None = None
+
+    @property
+    def serving(self) -> bool:
+        """All shards have been ready once."""
+        return self.announced > 0
 
 
 # --- events: what happened -----------------------------------------------------------------------
@@ -196,7 +205,14 @@ class GraceOver:
     """The time for stopping is over."""
 
 
-Event = Ready | Halted | Ended | PauseOver | ChangeAsked | Written | StopAsked | GraceOver
+@dataclass(frozen=True, slots=True)
+class ServeTimeOver:
+    """The time is over in which the shards of a change should have been ready."""
+
+    asker: int
+
+
+Event = Ready | Halted | Ended | PauseOver | ChangeAsked | Written | StopAsked | GraceOver | ServeTimeOver
 
 
 # --- effects: what is to be done, in this order --------------------------------------------------
@@ -292,7 +308,28 @@ class Finish:
     failure: Failure | None
 
 
-Effect = Start | Serve | Halt | Write | Announce | Answer | Report | Pause | Terminate | Kill | GiveTime | Finish
+@dataclass(frozen=True, slots=True)
+class GiveTimeToServe:
+    """Make a `ServeTimeOver` when the time for serving the shards of a change is over."""
+
+    asker: int
+
+
+Effect = (
+    Start
+    | Serve
+    | Halt
+    | Write
+    | Announce
+    | Answer
+    | Report
+    | Pause
+    | Terminate
+    | Kill
+    | GiveTime
+    | GiveTimeToServe
+    | Finish
+)
 
 Stepped = tuple[State, Sequence[Effect]]
 
@@ -328,15 +365,18 @@ def _happened(state: State, event: Event, now_s: float) -> Stepped:
             return _killed(state) if state.stopping else _stop(state)
         case GraceOver():
             return _killed(state)
+        case ServeTimeOver():
+            return _serve_time_over(state, event.asker)
 
 
 def _ready(state: State, shard: int) -> Stepped:
     if state.shards[shard].service is not Service.STARTING:
         return state, ()  # it is to be halted already
     state = _with_service(state, shard, Service.READY)
-    if state.serving or state.stopping or not _all(state, Service.READY):
+    count = len(state.shards)
+    if state.announced == count or state.stopping or not _all(state, range(count), Service.READY):
         return state, ()
-    return dataclasses.replace(state, serving=True), [Announce(tuple(range(len(state.shards))))]
+    return dataclasses.replace(state, announced=count), [Announce(tuple(range(state.announced, count)))]
 
 
 # --- the end of a process --------------------------------------------------------------------------
@@ -357,11 +397,10 @@ def _ended(state: State, event: Ended, now_s: float) -> Stepped:
     pause_s = _pause_s(restarts)
     state = _with_process(state, event.process, dataclasses.replace(was, life=Life.PAUSED, restarts=restarts + 1))
     effects: list[Effect] = [Report(event.process, event.code, pause_s), Pause(event.process, pause_s)]
-    if state.change is not None and state.change.is_written and _is_delayed(state.change, event.process, lost):
-        refused = f"the change is made, but process {event.process} has ended meanwhile; it is started again"
-        effects.append(Answer(state.change.asker, refused))
-        state = dataclasses.replace(state, change=None)
-    return state, effects
+    delayed = [change for change in state.made if _is_delayed(change, event.process, lost)]
+    refused = f"the change is made, but process {event.process} has ended meanwhile; it is started again"
+    effects += [Answer(change.asker, refused) for change in delayed]
+    return _without(state, delayed), effects
 
 
 def _is_delayed(change: Change, process: int, lost: Sequence[int]) -> bool:
@@ -398,7 +437,7 @@ def _change_asked(state: State, change: Move | Add, asker: int) -> Stepped:
         change = Add(fewest([shard.process for shard in state.shards], len(state.processes)))
     state = dataclasses.replace(state, change=Change(change, asker))
     effects: list[Effect] = []
-    for number in range(len(state.shards)) if isinstance(change, Add) else [change.shard]:
+    for number in _shards_of(state, change):
         shard = state.shards[number]
         if shard.service in (Service.STARTING, Service.READY):
             state = _with_service(state, number, Service.HALTING)
@@ -412,7 +451,7 @@ def _refusal(state: State, change: Move | Add) -> str | None:
         return "the node is being stopped"
     if not state.serving:
         return "not all shards have been ready yet: try again when the node is"
-    if state.change is not None:
+    if state.change is not None or any(_have_a_shard_in_common(state, made.asked, change) for made in state.made):
         return "another change of the shards is under way: try again when it is done"
     if isinstance(change, Move) and not 0 <= change.shard < len(state.shards):
         return f"there is no shard {change.shard}: there are {len(state.shards)}, from 0 on"
@@ -424,61 +463,82 @@ def _refusal(state: State, change: Move | Add) -> str | None:
     return None
 
 
+def _shards_of(state: State, change: Move | Add) -> Sequence[int]:
+    """The shards that a change is about."""
+    return range(len(state.shards)) if isinstance(change, Add) else [change.shard]
+
+
+def _have_a_shard_in_common(state: State, one: Move | Add, other: Move | Add) -> bool:
+    return not set(_shards_of(state, one)).isdisjoint(_shards_of(state, other))
+
+
 def _written(state: State, refused: str | None) -> Stepped:
-    change = state.change
+    change, state = state.change, dataclasses.replace(state, change=None)
     if change is None:
         return state, ()  # the node is being stopped meanwhile; what is on disk, the next start reads
     if refused is not None:
-        return dataclasses.replace(state, change=None), [Answer(change.asker, refused)]
+        return state, [Answer(change.asker, refused)]
     asked, shards = change.asked, list(state.shards)
     if isinstance(asked, Add):
         assert asked.process is not None
         shards.append(Shard(asked.process))
     else:
         shards[asked.shard] = Shard(asked.process)
-    return dataclasses.replace(state, shards=tuple(shards), change=Change(asked, change.asker, is_written=True)), ()
+    state = dataclasses.replace(state, shards=tuple(shards), made=(*state.made, change))
+    return state, [GiveTimeToServe(change.asker)]
+
+
+def _serve_time_over(state: State, asker: int) -> Stepped:
+    effects: list[Effect] = []
+    late = [change for change in state.made if change.asker == asker]
+    for change in late:
+        about = _shards_of(state, change.asked)
+        missing = [str(number) for number in about if state.shards[number].service is not Service.READY]
+        shards = f"shard {missing[0]} is" if len(missing) == 1 else f"shards {', '.join(missing)} are"
+        refused = f"the change is made; {shards} not ready yet: see fairlog shard list and the log"
+        effects.append(Answer(asker, refused))
+    return _without(state, late), effects
+
+
+def _without(state: State, changes: Sequence[Change]) -> State:
+    """Once these are answered."""
+    return dataclasses.replace(state, made=tuple(change for change in state.made if change not in changes))
 
 
 # --- what follows from the state, whatever has happened --------------------------------------------
 
 
 def _go_on(state: State, effects: Sequence[Effect], now_s: float) -> Stepped:
-    """Go on with a change, serve the shards that are away, and let processes end that have none."""
+    """Go on with changes, serve the shards that are away, and let processes end that have none."""
     if state.stopping:
         return state, effects
-    state, of_change = _go_on_with_change(state)
+    state, written = _write_what_is_halted(state)
+    state, answered = _answer_what_is_ready(state)
     state, served = _serve_what_is_away(state, now_s)
     state, ended = _end_the_idle(state)
-    return state, [*effects, *of_change, *served, *ended]
+    return state, [*effects, *written, *answered, *served, *ended]
 
 
-def _go_on_with_change(state: State) -> Stepped:
+def _write_what_is_halted(state: State) -> Stepped:
     change = state.change
     if change is None or change.is_being_written:
         return state, ()
     asked = change.asked
-    if not change.is_written:
-        halted = (
-            _all(state, Service.AWAY) if isinstance(asked, Add) else state.shards[asked.shard].service is Service.AWAY
-        )
-        if not halted:
-            return state, ()
-        processes = [shard.process for shard in state.shards]
-        if isinstance(asked, Add):
-            assert asked.process is not None
-            processes.append(asked.process)
-        else:
-            processes[asked.shard] = asked.process
-        return dataclasses.replace(state, change=Change(asked, change.asker, is_being_written=True)), [
-            Write(tuple(processes))
-        ]
-    if isinstance(asked, Move):
-        if state.shards[asked.shard].service is not Service.READY:
-            return state, ()
-        return dataclasses.replace(state, change=None), [Answer(change.asker, None)]
-    if not _all(state, Service.READY):
+    if not _all(state, _shards_of(state, asked), Service.AWAY):
         return state, ()
-    return dataclasses.replace(state, change=None), [Announce((len(state.shards) - 1,)), Answer(change.asker, None)]
+    processes = [shard.process for shard in state.shards]
+    if isinstance(asked, Add):
+        assert asked.process is not None
+        processes.append(asked.process)
+    else:
+        processes[asked.shard] = asked.process
+    writing = dataclasses.replace(change, is_being_written=True)
+    return dataclasses.replace(state, change=writing), [Write(tuple(processes))]
+
+
+def _answer_what_is_ready(state: State) -> Stepped:
+    ready = [change for change in state.made if _all(state, _shards_of(state, change.asked), Service.READY)]
+    return _without(state, ready), [Answer(change.asker, None) for change in ready]
 
 
 def _serve_what_is_away(state: State, now_s: float) -> Stepped:
@@ -500,10 +560,7 @@ def _serve_what_is_away(state: State, now_s: float) -> Stepped:
 
 def _is_held(state: State, shard: int) -> bool:
     """Whether a change must be written before the shard is served again."""
-    change = state.change
-    return (
-        change is not None and not change.is_written and (isinstance(change.asked, Add) or change.asked.shard == shard)
-    )
+    return state.change is not None and shard in _shards_of(state, state.change.asked)
 
 
 def _end_the_idle(state: State) -> Stepped:
@@ -518,21 +575,20 @@ def _end_the_idle(state: State) -> Stepped:
 
 
 def _stop(state: State) -> Stepped:
-    effects: list[Effect] = []
+    made = "the change is made, and the node is being stopped"
+    effects: list[Effect] = [Answer(change.asker, made) for change in state.made]
     if state.change is not None:
         effects.append(Answer(state.change.asker, _outcome_at_a_stop(state.change)))
     for number, process in enumerate(state.processes):
         if process.life not in RUNNING:
             state = _with_life(state, number, Life.GONE)
-    state = dataclasses.replace(state, stopping=True, change=None)
+    state = dataclasses.replace(state, stopping=True, change=None, made=())
     asked = [number for number, process in enumerate(state.processes) if process.life is Life.ALIVE]
     return state, [*effects, *(_finish_if_alone(state) or [*map(Terminate, asked), GiveTime()])]
 
 
 def _outcome_at_a_stop(change: Change) -> str:
     """Whether a change is made, for who has asked: a shard that is added twice cannot be removed."""
-    if change.is_written:
-        return "the change is made, and the node is being stopped"
     if change.is_being_written:
         return "the node is being stopped, and the change may be made or not: see fairlog shard list"
     return "the node is being stopped, and the change is not made"
@@ -559,8 +615,8 @@ def fewest(processes: Sequence[int], of: int) -> int:
     return min(range(of), key=lambda number: had[number])
 
 
-def _all(state: State, service: Service) -> bool:
-    return all(shard.service is service for shard in state.shards)
+def _all(state: State, shards: Sequence[int], service: Service) -> bool:
+    return all(state.shards[number].service is service for number in shards)
 
 
 def _pause_s(restarts: int) -> float:

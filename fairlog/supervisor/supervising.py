@@ -42,6 +42,7 @@ from fairlog.supervisor.machine import (
     Failure,
     Finish,
     GiveTime,
+    GiveTimeToServe,
     GraceOver,
     Halt,
     Halted,
@@ -52,6 +53,7 @@ from fairlog.supervisor.machine import (
     Ready,
     Report,
     Serve,
+    ServeTimeOver,
     Start,
     State,
     StopAsked,
@@ -163,7 +165,8 @@ class _Supervisor:
         self._prepare = prepare
         self._command = command
         self._environment = environment
-        self._grace_s = settings.stop_grace_ms / 1000 + _MARGIN_S
+        self._time_s = settings.stop_grace_ms / 1000 + _MARGIN_S
+        """For the stop of all; and for the shards of a change to be ready."""
         self._state = State((), ())
         self._processes: dict[int, trio.Process] = {}
         self._announcements: dict[int, str] = {}
@@ -225,13 +228,15 @@ class _Supervisor:
             case Report(number, code, pause_s):
                 _report(self._state, number, code, pause_s)
             case Pause(number, seconds):
-                nursery.start_soon(self._pause, number, seconds)
+                nursery.start_soon(self._tell_later, seconds, PauseOver(number))
             case Terminate(number):
                 self._signal(number, signal.SIGTERM)
             case Kill(number):
                 self._signal(number, signal.SIGKILL)
             case GiveTime():
-                nursery.start_soon(self._give_time)
+                nursery.start_soon(self._tell_later, self._time_s, GraceOver())
+            case GiveTimeToServe(asker):
+                nursery.start_soon(self._tell_later, self._time_s, ServeTimeOver(asker))
             case Finish():
                 raise AssertionError("the caller ends with it")
 
@@ -339,13 +344,9 @@ class _Supervisor:
         await self._tell(ChangeAsked(change, self._askers))
         return await answer.wait()
 
-    async def _pause(self, number: int, seconds: float) -> None:
+    async def _tell_later(self, seconds: float, event: Event) -> None:
         await trio.sleep(seconds)
-        await self._tell(PauseOver(number))
-
-    async def _give_time(self) -> None:
-        await trio.sleep(self._grace_s)
-        await self._tell(GraceOver())
+        await self._tell(event)
 
     async def _hear_signals(self, signals: AsyncIterator[int]) -> None:
         async for _ in signals:

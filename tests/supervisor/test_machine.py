@@ -23,6 +23,7 @@ from fairlog.supervisor.machine import (
     Failure,
     Finish,
     GiveTime,
+    GiveTimeToServe,
     GraceOver,
     Halt,
     Halted,
@@ -34,6 +35,7 @@ from fairlog.supervisor.machine import (
     Ready,
     Report,
     Serve,
+    ServeTimeOver,
     Service,
     Start,
     State,
@@ -148,7 +150,7 @@ def test_moved_shard_is_halted_then_noted_then_served_elsewhere() -> None:
     state, effects = after(state, Halted(1))
     assert effects == [Write((0, 0, 1))]
     state, effects = after(state, Written(None))
-    assert effects == [Serve(0, 1)]
+    assert effects == [GiveTimeToServe(ASKER), Serve(0, 1)]
     state, effects = after(state, Ready(1))
     assert effects == [Answer(ASKER, None)]
     assert after(state, Ended(0, -9), PauseOver(0))[1] == [Start(0), Serve(0, 0), Serve(0, 1)]
@@ -157,11 +159,11 @@ def test_moved_shard_is_halted_then_noted_then_served_elsewhere() -> None:
 def test_process_that_gives_its_last_shard_away_ends_and_is_started_when_it_has_one_again() -> None:
     """Its end is nothing to be told, nor to be mended."""
     state, effects = after(serving(), asked(Move(1, 0)), Halted(1), Written(None))
-    assert effects == [Serve(0, 1), Terminate(1)]
+    assert effects == [GiveTimeToServe(ASKER), Serve(0, 1), Terminate(1)]
     state, effects = after(state, Ended(1, 0))
     assert effects == []
     state, effects = after(state, Ready(1), asked(Move(0, 1)), Halted(0), Written(None))
-    assert effects == [Start(1), Serve(1, 0)]
+    assert effects == [GiveTimeToServe(ASKER), Start(1), Serve(1, 0)]
 
 
 def test_shard_that_comes_back_to_a_process_that_is_leaving_waits_for_its_end() -> None:
@@ -169,7 +171,7 @@ def test_shard_that_comes_back_to_a_process_that_is_leaving_waits_for_its_end() 
     state, effects = after(
         serving(), asked(Move(1, 0)), Halted(1), Written(None), Ready(1), asked(Move(1, 1)), Halted(1), Written(None)
     )
-    assert effects == []
+    assert effects == [GiveTimeToServe(ASKER)]
     assert after(state, Ended(1, 0))[1] == [Start(1), Serve(1, 1)]
 
 
@@ -189,7 +191,7 @@ def test_shard_of_a_process_that_has_ended_moves_without_being_halted(is_paused:
     state, effects = after(serving(), *events)
     assert effects[-1] == Write((0, 0))
     state, effects = after(state, Written(None))
-    assert effects == [Serve(0, 1)]
+    assert effects == [GiveTimeToServe(ASKER), Serve(0, 1)]
     assert after(state, PauseOver(1))[1] == []
 
 
@@ -257,6 +259,43 @@ def test_change_at_a_bad_time_is_refused(state: State, words: str) -> None:
     assert after(state, ChangeAsked(Move(0, 1), 6))[1] == [Answer(6, words)]
 
 
+def test_made_move_keeps_only_changes_of_its_own_shard_away() -> None:
+    """The shard may have to wait for one that must move to be mended."""
+    state, _ = after(serving(of=3), asked(Move(1, 0)), Halted(1), Written(None))
+    for change in (Move(1, 2), Add(None)):
+        words = "another change of the shards is under way: try again when it is done"
+        assert after(state, ChangeAsked(change, 6))[1] == [Answer(6, words)]
+    state, effects = after(state, ChangeAsked(Move(2, 0), 6), Halted(2))
+    assert effects == [Write((0, 0, 0))]
+    state, effects = after(state, Written(None))
+    assert effects == [GiveTimeToServe(6), Serve(0, 2), Terminate(2)]
+    state, effects = after(state, Ready(2))
+    assert effects == [Answer(6, None)]
+    assert after(state, Ready(1))[1] == [Answer(ASKER, None)]
+
+
+def test_move_is_answered_when_its_shard_is_not_ready_in_time() -> None:
+    """From then on the shard may be moved again. An answer that was given already is not given again."""
+    state, _ = after(serving(of=3), asked(Move(1, 0)), Halted(1), Written(None))
+    state, effects = after(state, ServeTimeOver(ASKER))
+    refused = "the change is made; shard 1 is not ready yet: see fairlog shard list and the log"
+    assert effects == [Answer(ASKER, refused)]
+    state, effects = after(state, ChangeAsked(Move(1, 2), 6))
+    assert effects == [Halt(0, 1)]
+    state, effects = after(state, Halted(1), Written(None), Ready(1))
+    assert effects == [Answer(6, None)]
+    assert after(state, ServeTimeOver(6))[1] == []
+
+
+def test_stop_is_told_to_all_who_have_asked() -> None:
+    """Each learns what has become of the own change."""
+    state, _ = after(serving(of=3), asked(Move(1, 0)), Halted(1), Written(None), ChangeAsked(Move(2, 0), 6))
+    assert after(state, StopAsked())[1][:2] == [
+        Answer(ASKER, "the change is made, and the node is being stopped"),
+        Answer(6, "the node is being stopped, and the change is not made"),
+    ]
+
+
 # --- a shard that is added -------------------------------------------------------------------------
 
 
@@ -269,10 +308,21 @@ def test_added_shard_is_noted_when_all_are_halted_and_announced_when_all_are_rea
     state, effects = after(state, Halted(0))
     assert effects == [Write((0, 1, 1))]
     state, effects = after(state, Written(None))
-    assert effects == [Serve(0, 0), Serve(1, 1), Serve(1, 2)]
+    assert effects == [GiveTimeToServe(ASKER), Serve(0, 0), Serve(1, 1), Serve(1, 2)]
     state, effects = after(state, Ready(0), Ready(2))
     assert effects == []
     assert after(state, Ready(1))[1] == [Announce((2,)), Answer(ASKER, None)]
+
+
+def test_added_shard_that_is_not_ready_in_time_is_announced_when_all_are() -> None:
+    """Who has asked is told which shards are missing."""
+    state, _ = after(serving(), asked(Add(1)), Halted(0), Halted(1), Written(None))
+    state, effects = after(state, Ready(1), ServeTimeOver(ASKER))
+    refused = "the change is made; shards 0, 2 are not ready yet: see fairlog shard list and the log"
+    assert effects == [Answer(ASKER, refused)]
+    state, effects = after(state, Ready(2))
+    assert effects == []
+    assert after(state, Ready(0))[1] == [Announce((2,))]
 
 
 def test_added_shard_goes_to_the_process_with_the_fewest() -> None:
@@ -280,7 +330,7 @@ def test_added_shard_goes_to_the_process_with_the_fewest() -> None:
     state, effects = after(serving(0, 0, 1, of=3), asked(Add(None)), Halted(0), Halted(1), Halted(2))
     assert effects == [Write((0, 0, 1, 2))]
     state, effects = after(state, Written(None))
-    assert effects == [Serve(0, 0), Serve(0, 1), Serve(1, 2), Start(2), Serve(2, 3)]
+    assert effects == [GiveTimeToServe(ASKER), Serve(0, 0), Serve(0, 1), Serve(1, 2), Start(2), Serve(2, 3)]
     assert fewest([0, 1, 1], 2) == 0
     assert fewest([1, 0], 2) == 0
 
@@ -291,7 +341,8 @@ def test_process_that_ends_while_all_are_halted_serves_nothing_before_the_shard_
     assert effects == []
     state, effects = after(state, Halted(0))
     assert effects == [Write((0, 1, 1))]
-    assert after(state, Written(None))[1] == [Serve(0, 0), Start(1), Serve(1, 1), Serve(1, 2)]
+    state, effects = after(state, Written(None))
+    assert effects == [GiveTimeToServe(ASKER), Serve(0, 0), Start(1), Serve(1, 1), Serve(1, 2)]
 
 
 def test_shard_that_cannot_be_added_leaves_all_as_they_were() -> None:
@@ -372,6 +423,8 @@ class World:
         self.written = tuple(shards)
         self.to_write: tuple[int, ...] | None = None
         self.askers: set[int] = set()
+        self.times: list[Event] = []
+        """What comes when a time is over."""
         self.finished = False
         self.state, effects = begin(processes, shards, 0.0)
         self._perform(effects)
@@ -409,6 +462,8 @@ class World:
                     self.askers.remove(asker)
                 case Pause(process, _):
                     self.paused.add(process)
+                case GiveTimeToServe(asker):
+                    self.times.append(ServeTimeOver(asker))
                 case Kill(process) | Terminate(process):
                     assert process in self.alive
                 case Finish():
@@ -434,6 +489,7 @@ def test_whatever_happens_a_shard_has_one_server_and_all_is_served_in_the_end(
             moves.append(partial(_halted, world, shard) if is_halting else partial(world.tell, Ready(shard)))
         moves += [partial(world.end, process, -9) for process in world.alive]
         moves += [partial(_pause_over, world, process) for process in world.paused]
+        moves += [partial(_time_over, world, event) for event in world.times]
         if world.to_write is not None:
             moves += [partial(_written, world, None), partial(_written, world, "the disk is full")]
         data.draw(st.sampled_from(moves))()
@@ -466,6 +522,11 @@ def _pause_over(world: World, process: int) -> None:
     world.tell(PauseOver(process))
 
 
+def _time_over(world: World, event: Event) -> None:
+    world.times.remove(event)
+    world.tell(event)
+
+
 def _written(world: World, refused: str | None) -> None:
     assert world.to_write is not None
     if refused is None:
@@ -490,6 +551,8 @@ def _settle(world: World) -> None:
             _pause_over(world, min(world.paused))
         elif starting:
             world.tell(Ready(starting[0]))
+        elif world.times:
+            _time_over(world, world.times[0])
         else:
             return
     raise AssertionError("it does not come to rest")

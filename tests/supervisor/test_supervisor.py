@@ -10,9 +10,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -50,6 +50,7 @@ async def serve(settings, *, task_status):
                 await listener.aclose()
 
 import fairlog.supervisor.supervising
+fairlog.supervisor.supervising._MARGIN_S = {margin_s}
 if {shards}:
     fairlog.supervisor.supervising.shards_of = lambda settings: {shards}
 sys.modules["fairlog.node"] = types.SimpleNamespace(serve=serve, prepare=lambda settings: None)
@@ -62,13 +63,19 @@ class Supervisor:
     """`fairlog serve --processes N` on nodes that do `start` before they are ready, and `stop` when they are told."""
 
     def __init__(
-        self, directory: Path, *arguments: str, start: str = "pass", stop: str = "pass", shards: str = "None"
+        self,
+        directory: Path,
+        *arguments: str,
+        start: str = "pass",
+        stop: str = "pass",
+        shards: str = "None",
+        margin_s: float = 5.0,
     ) -> None:
-        """`shards`: the data directory counts as one that has so many."""
+        """`shards`: the data directory counts as one that has so many. `margin_s`: the time beyond stop_grace_ms."""
         self.data = directory / "data"
         self.errors = directory / f"stderr-{len(list(directory.iterdir()))}"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLOG_")}
-        program = NODE.format(start=start, stop=stop, shards=shards)
+        program = NODE.format(start=start, stop=stop, shards=shards, margin_s=margin_s)
         options = ("--listen", "127.0.0.1:0", "--admin", "off", "--processes", "3", *arguments)
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
@@ -139,7 +146,7 @@ def make(tmp_path: Path) -> Generator[Make]:
     """Starts supervisors, all in one data directory; what is left at the end is killed."""
     made: list[Supervisor] = []
 
-    def start(*arguments: str, **actions: str) -> Supervisor:
+    def start(*arguments: str, **actions: Any) -> Supervisor:
         made.append(Supervisor(tmp_path, *arguments, **actions))
         return made[-1]
 
@@ -376,6 +383,27 @@ def test_shard_that_cannot_be_served_where_it_moved_is_told_to_who_asked(make: M
     assert "fairlog: shard 1: cannot use /nonexistent/file" in supervisor.errors.read_text()
     supervisor.tell(signal.SIGTERM)
     assert supervisor.outcome() == (0, "")
+
+
+@pytest.fixture
+def hurried(tmp_path: Path) -> Sequence[str]:
+    """The options of a node that gives no time for stopping beyond a margin."""
+    file = tmp_path / "fairlog.toml"
+    file.write_text("stop_grace_ms = 0\n")
+    return "--config", str(file)
+
+
+def test_shard_that_is_not_ready_in_time_is_told_to_who_asked(make: Make, hurried: Sequence[str]) -> None:
+    """It stays where it was moved to, and can be moved away from there."""
+    start = "if number == 1 and os.environ['FAIRLOG_PROCESS'] == '0': await trio.sleep_forever()"
+    supervisor = make(*hurried, start=start, margin_s=0.5)
+    supervisor.lines(3)
+    answer = ask(supervisor.data, {"ask": "move", "shard": 1, "process": 0})
+    assert answer == {"refused": "the change is made; shard 1 is not ready yet: see fairlog shard list and the log"}
+    assert [(shard["process"], shard["state"]) for shard in shards_of(supervisor)][1] == (0, "starting")
+    while answer != {}:  # a process that must be started may take longer than this test gives it
+        answer = ask(supervisor.data, {"ask": "move", "shard": 1, "process": 1})
+    until(lambda: all(shard["state"] == "ready" for shard in shards_of(supervisor)))
 
 
 def test_shard_whose_port_is_taken_cannot_be_added(make: Make) -> None:
