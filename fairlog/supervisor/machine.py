@@ -24,6 +24,9 @@ Two changes can be asked for while all is served:
 One at a time is on its way to the disk. What is on disk is made, and keeps only further changes of the same shards away
 until these are ready; or until its time is over, for a shard may wait for another one that must move to be mended.
 
+A process that does not halt its shards in time is killed, as in a stop: so they are away, too, and the change goes on.
+All that are served meanwhile by that process start again with it.
+
 Halting a shard is a stop in good order. So what is open stays open, and its clients find the shard where it was: its
 broker keeps its id and its address.
 
@@ -206,13 +209,22 @@ class GraceOver:
 
 
 @dataclass(frozen=True, slots=True)
+class HaltTimeOver:
+    """The time is over in which the shards of a change should have been halted."""
+
+    asker: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServeTimeOver:
     """The time is over in which the shards of a change should have been ready."""
 
     asker: int
 
 
-Event = Ready | Halted | Ended | PauseOver | ChangeAsked | Written | StopAsked | GraceOver | ServeTimeOver
+Event = (
+    Ready | Halted | Ended | PauseOver | ChangeAsked | Written | StopAsked | GraceOver | HaltTimeOver | ServeTimeOver
+)
 
 
 # --- effects: what is to be done, in this order --------------------------------------------------
@@ -309,6 +321,13 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveTimeToHalt:
+    """Make a `HaltTimeOver` when the time for halting the shards of a change is over."""
+
+    asker: int
+
+
+@dataclass(frozen=True, slots=True)
 class GiveTimeToServe:
     """Make a `ServeTimeOver` when the time for serving the shards of a change is over."""
 
@@ -327,6 +346,7 @@ Effect = (
     | Terminate
     | Kill
     | GiveTime
+    | GiveTimeToHalt
     | GiveTimeToServe
     | Finish
 )
@@ -365,6 +385,8 @@ def _happened(state: State, event: Event, now_s: float) -> Stepped:
             return _killed(state) if state.stopping else _stop(state)
         case GraceOver():
             return _killed(state)
+        case HaltTimeOver():
+            return state, _kill_what_does_not_halt(state, event.asker)
         case ServeTimeOver():
             return _serve_time_over(state, event.asker)
 
@@ -442,7 +464,13 @@ def _change_asked(state: State, change: Move | Add, asker: int) -> Stepped:
         if shard.service in (Service.STARTING, Service.READY):
             state = _with_service(state, number, Service.HALTING)
             effects.append(Halt(shard.process, number))
-    return state, effects
+    return state, [*effects, GiveTimeToHalt(asker)] if effects else ()
+
+
+def _kill_what_does_not_halt(state: State, asker: int) -> Sequence[Effect]:
+    if state.change is None or state.change.asker != asker:
+        return ()
+    return [Kill(process) for process in sorted({it.process for it in state.shards if it.service is Service.HALTING})]
 
 
 def _refusal(state: State, change: Move | Add) -> str | None:

@@ -42,10 +42,12 @@ from fairlog.supervisor.machine import (
     Failure,
     Finish,
     GiveTime,
+    GiveTimeToHalt,
     GiveTimeToServe,
     GraceOver,
     Halt,
     Halted,
+    HaltTimeOver,
     Kill,
     Move,
     Pause,
@@ -166,7 +168,7 @@ class _Supervisor:
         self._command = command
         self._environment = environment
         self._time_s = settings.stop_grace_ms / 1000 + _MARGIN_S
-        """For the stop of all; and for the shards of a change to be ready."""
+        """For the stop of all; for the shards of a change to be halted; and for them to be ready again."""
         self._state = State((), ())
         self._processes: dict[int, trio.Process] = {}
         self._announcements: dict[int, str] = {}
@@ -232,9 +234,12 @@ class _Supervisor:
             case Terminate(number):
                 self._signal(number, signal.SIGTERM)
             case Kill(number):
+                log.warning("a process has not halted its shards yet, and is killed", process=number)
                 self._signal(number, signal.SIGKILL)
             case GiveTime():
                 nursery.start_soon(self._tell_later, self._time_s, GraceOver())
+            case GiveTimeToHalt(asker):
+                nursery.start_soon(self._tell_later, self._time_s, HaltTimeOver(asker))
             case GiveTimeToServe(asker):
                 nursery.start_soon(self._tell_later, self._time_s, ServeTimeOver(asker))
             case Finish():

@@ -23,10 +23,12 @@ from fairlog.supervisor.machine import (
     Failure,
     Finish,
     GiveTime,
+    GiveTimeToHalt,
     GiveTimeToServe,
     GraceOver,
     Halt,
     Halted,
+    HaltTimeOver,
     Kill,
     Life,
     Move,
@@ -146,7 +148,7 @@ def test_process_that_has_lived_for_a_minute_is_started_again_at_once(life_s: fl
 def test_moved_shard_is_halted_then_noted_then_served_elsewhere() -> None:
     """In this order. The other shards hear nothing of it, and nothing is announced again."""
     state, effects = after(serving(0, 1, 1), asked(Move(1, 0)))
-    assert effects == [Halt(1, 1)]
+    assert effects == [Halt(1, 1), GiveTimeToHalt(ASKER)]
     state, effects = after(state, Halted(1))
     assert effects == [Write((0, 0, 1))]
     state, effects = after(state, Written(None))
@@ -178,7 +180,7 @@ def test_shard_that_comes_back_to_a_process_that_is_leaving_waits_for_its_end() 
 def test_ready_shard_that_is_to_be_halted_is_not_taken_for_ready() -> None:
     """It had said so before it was told."""
     state, effects = after(serving(), Ended(1, -9), PauseOver(1), asked(Move(1, 0)))
-    assert effects == [Halt(1, 1)]
+    assert effects == [Halt(1, 1), GiveTimeToHalt(ASKER)]
     state, effects = after(state, Ready(1))
     assert effects == []
     assert after(state, Halted(1))[1] == [Write((0, 0))]
@@ -281,10 +283,31 @@ def test_move_is_answered_when_its_shard_is_not_ready_in_time() -> None:
     refused = "the change is made; shard 1 is not ready yet: see fairlog shard list and the log"
     assert effects == [Answer(ASKER, refused)]
     state, effects = after(state, ChangeAsked(Move(1, 2), 6))
-    assert effects == [Halt(0, 1)]
+    assert effects == [Halt(0, 1), GiveTimeToHalt(6)]
     state, effects = after(state, Halted(1), Written(None), Ready(1))
     assert effects == [Answer(6, None)]
     assert after(state, ServeTimeOver(6))[1] == []
+
+
+def test_process_that_does_not_halt_the_shard_in_time_is_killed_and_the_move_goes_on() -> None:
+    """As when it is killed by somebody else: its other shards come back with it."""
+    state, effects = after(serving(0, 1, 1), asked(Move(1, 0)), HaltTimeOver(ASKER))
+    assert effects == [Kill(1)]
+    state, effects = after(state, Ended(1, -9))
+    assert effects == [Report(1, -9, 0.0), Pause(1, 0.0), Write((0, 0, 1))]
+    state, effects = after(state, Written(None))
+    assert effects == [GiveTimeToServe(ASKER), Serve(0, 1)]
+    assert after(state, PauseOver(1))[1] == [Start(1), Serve(1, 2)]
+
+
+def test_process_that_has_halted_its_shards_is_not_killed() -> None:
+    """Neither when the time of an earlier change is over."""
+    state, _ = after(serving(0, 1, 1), asked(Move(1, 0)), Halted(1))
+    assert after(state, HaltTimeOver(ASKER))[1] == []
+    state, _ = after(state, Written(None), ChangeAsked(Move(2, 0), 6))
+    assert after(state, HaltTimeOver(ASKER))[1] == []
+    assert after(state, HaltTimeOver(6))[1] == [Kill(1)]
+    assert after(state, StopAsked(), HaltTimeOver(6))[1] == []
 
 
 def test_stop_is_told_to_all_who_have_asked() -> None:
@@ -302,7 +325,7 @@ def test_stop_is_told_to_all_who_have_asked() -> None:
 def test_added_shard_is_noted_when_all_are_halted_and_announced_when_all_are_ready() -> None:
     """Each must know how many there are."""
     state, effects = after(serving(), asked(Add(1)))
-    assert effects == [Halt(0, 0), Halt(1, 1)]
+    assert effects == [Halt(0, 0), Halt(1, 1), GiveTimeToHalt(ASKER)]
     state, effects = after(state, Halted(1))
     assert effects == []
     state, effects = after(state, Halted(0))
@@ -312,6 +335,16 @@ def test_added_shard_is_noted_when_all_are_halted_and_announced_when_all_are_rea
     state, effects = after(state, Ready(0), Ready(2))
     assert effects == []
     assert after(state, Ready(1))[1] == [Announce((2,)), Answer(ASKER, None)]
+
+
+def test_processes_that_do_not_halt_all_shards_in_time_are_killed_when_one_is_added() -> None:
+    """Only these: each of the others would be down for as long as they take."""
+    state, effects = after(serving(0, 1, 1, 2, of=3), asked(Add(1)), Halted(1), Halted(0), HaltTimeOver(ASKER))
+    assert effects == [Kill(1), Kill(2)]
+    state, effects = after(state, Halted(3))
+    assert effects == []
+    state, effects = after(state, Ended(1, -9))
+    assert effects == [Report(1, -9, 0.0), Pause(1, 0.0), Write((0, 1, 1, 2, 1))]
 
 
 def test_added_shard_that_is_not_ready_in_time_is_announced_when_all_are() -> None:
@@ -417,6 +450,7 @@ class World:
     def __init__(self, processes: int, shards: Sequence[int]) -> None:
         self.now_s = 0.0
         self.alive: set[int] = set()
+        self.killed: set[int] = set()
         self.paused: set[int] = set()
         self.served: dict[int, tuple[int, bool]] = {}
         """By shard: the process that has its files, and whether it was told to halt it."""
@@ -436,6 +470,7 @@ class World:
 
     def end(self, process: int, code: int) -> None:
         self.alive.remove(process)
+        self.killed.discard(process)
         self.served = {shard: by for shard, by in self.served.items() if by[0] != process}
         self.tell(Ended(process, code))
 
@@ -462,9 +497,14 @@ class World:
                     self.askers.remove(asker)
                 case Pause(process, _):
                     self.paused.add(process)
+                case GiveTimeToHalt(asker):
+                    self.times.append(HaltTimeOver(asker))
                 case GiveTimeToServe(asker):
                     self.times.append(ServeTimeOver(asker))
-                case Kill(process) | Terminate(process):
+                case Kill(process):
+                    assert (process, True) in self.served.values()
+                    self.killed.add(process)
+                case Terminate(process):
                     assert process in self.alive
                 case Finish():
                     assert not self.alive
@@ -536,15 +576,14 @@ def _written(world: World, refused: str | None) -> None:
 
 
 def _settle(world: World) -> None:
-    """Let all end that has begun."""
+    """Let all end that has begun. What is asked to halt does so only by being killed."""
     for _ in range(200):
         idle = [number for number in world.alive if world.state.processes[number].life is Life.LEAVING]
-        halting = [shard for shard, (_, is_halting) in world.served.items() if is_halting]
         starting = [n for n, each in enumerate(world.state.shards) if each.service is Service.STARTING]
         if idle:
             world.end(idle[0], 0)
-        elif halting:
-            _halted(world, halting[0])
+        elif world.killed:
+            world.end(min(world.killed), -9)
         elif world.to_write is not None:
             _written(world, None)
         elif world.paused:

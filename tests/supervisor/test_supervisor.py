@@ -406,6 +406,23 @@ def test_shard_that_is_not_ready_in_time_is_told_to_who_asked(make: Make, hurrie
     until(lambda: all(shard["state"] == "ready" for shard in shards_of(supervisor)))
 
 
+def test_shard_that_does_not_halt_in_time_is_killed_and_moves(make: Make, hurried: Sequence[str]) -> None:
+    """The other shard of its process comes back with it."""
+    stop = "if number == 1 and os.environ['FAIRLOG_PROCESS'] == '1': await trio.sleep_forever()"
+    supervisor = make(*hurried, stop=stop, margin_s=2.0)
+    supervisor.lines(3)
+    ask(supervisor.data, {"ask": "move", "shard": 2, "process": 1})
+    before = supervisor.pid(1)
+    ask(supervisor.data, {"ask": "move", "shard": 1, "process": 0})
+    assert not is_alive(before)
+    assert len(supervisor.logged("a process has not halted its shards yet, and is killed", process=1)) == 1
+    assert len(supervisor.logged("a process ended, and is started again", process=1, signal="SIGKILL")) == 1
+    until(lambda: all(shard["state"] == "ready" for shard in shards_of(supervisor)))
+    assert [shard["process"] for shard in shards_of(supervisor)] == [0, 0, 1]
+    supervisor.tell(signal.SIGTERM)
+    assert supervisor.outcome() == (0, "")
+
+
 def test_shard_whose_port_is_taken_cannot_be_added(make: Make) -> None:
     """Nobody is halted for it."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
