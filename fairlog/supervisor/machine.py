@@ -25,7 +25,8 @@ One at a time is on its way to the disk. What is on disk is made, and keeps only
 until these are ready; or until its time is over, for a shard may wait for another one that must move to be mended.
 
 A process that does not halt its shards in time is killed, as in a stop: so they are away, too, and the change goes on.
-All that are served meanwhile by that process start again with it.
+All that are served meanwhile by that process start again with it. One that does not even end then, for it waits for the
+disk, ends the change: nothing is made, and the other shards are served again.
 
 Halting a shard is a stop in good order. So what is open stays open, and its clients find the shard where it was: its
 broker keeps its id and its address.
@@ -117,6 +118,8 @@ class Change:
 
     asked: Move | Add
     asker: int
+    is_late: bool = False
+    """The processes that have not halted its shards in time were killed."""
     is_being_written: bool = False
 
 
@@ -386,7 +389,7 @@ def _happened(state: State, event: Event, now_s: float) -> Stepped:
         case GraceOver():
             return _killed(state)
         case HaltTimeOver():
-            return state, _kill_what_does_not_halt(state, event.asker)
+            return _halt_time_over(state, event.asker)
         case ServeTimeOver():
             return _serve_time_over(state, event.asker)
 
@@ -464,13 +467,21 @@ def _change_asked(state: State, change: Move | Add, asker: int) -> Stepped:
         if shard.service in (Service.STARTING, Service.READY):
             state = _with_service(state, number, Service.HALTING)
             effects.append(Halt(shard.process, number))
-    return state, [*effects, GiveTimeToHalt(asker)] if effects else ()
+    if not _all(state, _shards_of(state, change), Service.AWAY):  # it may be halting since a change that was given up
+        effects.append(GiveTimeToHalt(asker))
+    return state, effects
 
 
-def _kill_what_does_not_halt(state: State, asker: int) -> Sequence[Effect]:
-    if state.change is None or state.change.asker != asker:
-        return ()
-    return [Kill(process) for process in sorted({it.process for it in state.shards if it.service is Service.HALTING})]
+def _halt_time_over(state: State, asker: int) -> Stepped:
+    change = state.change
+    if change is None or change.asker != asker or change.is_being_written:
+        return state, ()
+    late = sorted({it.process for it in state.shards if it.service is Service.HALTING})
+    if change.is_late:
+        refused = f"process {late[0]} does not end, although it was killed: the change is not made; see the log"
+        return dataclasses.replace(state, change=None), [Answer(asker, refused)]
+    state = dataclasses.replace(state, change=dataclasses.replace(change, is_late=True))
+    return state, [*map(Kill, late), GiveTimeToHalt(asker)]
 
 
 def _refusal(state: State, change: Move | Add) -> str | None:

@@ -292,7 +292,7 @@ def test_move_is_answered_when_its_shard_is_not_ready_in_time() -> None:
 def test_process_that_does_not_halt_the_shard_in_time_is_killed_and_the_move_goes_on() -> None:
     """As when it is killed by somebody else: its other shards come back with it."""
     state, effects = after(serving(0, 1, 1), asked(Move(1, 0)), HaltTimeOver(ASKER))
-    assert effects == [Kill(1)]
+    assert effects == [Kill(1), GiveTimeToHalt(ASKER)]
     state, effects = after(state, Ended(1, -9))
     assert effects == [Report(1, -9, 0.0), Pause(1, 0.0), Write((0, 0, 1))]
     state, effects = after(state, Written(None))
@@ -306,7 +306,7 @@ def test_process_that_has_halted_its_shards_is_not_killed() -> None:
     assert after(state, HaltTimeOver(ASKER))[1] == []
     state, _ = after(state, Written(None), ChangeAsked(Move(2, 0), 6))
     assert after(state, HaltTimeOver(ASKER))[1] == []
-    assert after(state, HaltTimeOver(6))[1] == [Kill(1)]
+    assert after(state, HaltTimeOver(6))[1] == [Kill(1), GiveTimeToHalt(6)]
     assert after(state, StopAsked(), HaltTimeOver(6))[1] == []
 
 
@@ -340,11 +340,22 @@ def test_added_shard_is_noted_when_all_are_halted_and_announced_when_all_are_rea
 def test_processes_that_do_not_halt_all_shards_in_time_are_killed_when_one_is_added() -> None:
     """Only these: each of the others would be down for as long as they take."""
     state, effects = after(serving(0, 1, 1, 2, of=3), asked(Add(1)), Halted(1), Halted(0), HaltTimeOver(ASKER))
-    assert effects == [Kill(1), Kill(2)]
+    assert effects == [Kill(1), Kill(2), GiveTimeToHalt(ASKER)]
     state, effects = after(state, Halted(3))
     assert effects == []
     state, effects = after(state, Ended(1, -9))
     assert effects == [Report(1, -9, 0.0), Pause(1, 0.0), Write((0, 1, 1, 2, 1))]
+
+
+def test_process_that_does_not_end_when_it_is_killed_keeps_no_other_down() -> None:
+    """It waits for its disk. No shard is added then; its own are served again when it has ended at last."""
+    state, effects = after(serving(), asked(Add(1)), Halted(0), HaltTimeOver(ASKER), HaltTimeOver(ASKER))
+    refused = "process 1 does not end, although it was killed: the change is not made; see the log"
+    assert effects == [Answer(ASKER, refused), Serve(0, 0)]
+    state, effects = after(state, Ready(0), ChangeAsked(Move(1, 0), 6))
+    assert effects == [GiveTimeToHalt(6)]
+    assert after(state, HaltTimeOver(6), HaltTimeOver(6), Ended(1, -9), PauseOver(1))[1] == [Start(1), Serve(1, 1)]
+    assert after(state, Ended(1, -9))[1] == [Report(1, -9, 0.0), Pause(1, 0.0), Write((0, 0))]
 
 
 def test_added_shard_that_is_not_ready_in_time_is_announced_when_all_are() -> None:
