@@ -79,7 +79,7 @@ async def test_log_that_has_begun_is_not_added_before_its_coordinator_says_so(tm
         writer, leader = await cluster.writer("t", COORDINATOR), cluster.shards[LEADER]
         nursery.start_soon(add, cluster, writer)
         with trio.fail_after(20):
-            while not commands(cluster, Begin):
+            while not commands(cluster, Begin):  # noqa: ASYNC110
                 await trio.lowlevel.checkpoint()
             cluster.way.cut.add((LEADER, COORDINATOR))
             while not leader.partitions.open_transaction_of(writer.granted.producer_id):  # noqa: ASYNC110
