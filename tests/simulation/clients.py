@@ -20,6 +20,7 @@ from coordinator.answers import Effect, Granted, Refusal
 from coordinator.sinks.messages import BatchCommitted, LaneGranted, SinkRefused
 from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, ShardNumber, StorageFailure
 from partition.answers import Appended, DuplicateOf, RefusedAppend
+from shard.adding import AddLog
 from tests.datalog.batches import keyed_batch
 from tests.simulation.history import Batch, History, Transaction, log_name
 from tests.simulation.machine import EffectUnknown, Node
@@ -27,6 +28,9 @@ from tests.simulation.network import Connection, Network, Unanswered
 from tests.simulation.world import World
 
 T = TypeVar("T")
+
+Adding = Callable[[Node, int], Awaitable[Mapping[LogId, Refusal | None] | Refusal]]
+"""Asks a node, on a connection, to add logs to a transaction: what came of each."""
 
 REPEATS = 6
 
@@ -259,13 +263,21 @@ class TransactionalProducer(Producer):
         )
 
     async def _add(self, transaction: Transaction, logs: list[LogId]) -> None:
-        names = "".join(sorted(map(log_name, logs)))
+        await self._ask_to_add(transaction, logs, self._adding(transaction, logs), at=self.at)
+
+    def _named(self, connection: int) -> int | None:
+        """The connection, if it says which transaction is meant."""
+        return connection
+
+    def _adding(self, transaction: Transaction, logs: list[LogId]) -> Adding:
         producer_id, epoch = ProducerId(self.producer_id), ProducerEpoch(self.epoch)
 
         async def add(node: Node, connection: int) -> Mapping[LogId, Refusal | None] | Refusal:
             if transaction.began_after_s is None:
                 transaction.began_after_s = trio.current_time()
-            answer = await node.coordinator.add_logs(self.transactional_id, producer_id, epoch, tuple(logs), connection)
+            answer = await node.coordinator.add_logs(
+                self.transactional_id, producer_id, epoch, tuple(logs), self._named(connection)
+            )
             if node.world.crashed:
                 return answer
             if not isinstance(answer, Refusal):
@@ -281,9 +293,13 @@ class TransactionalProducer(Producer):
                 self.history.deadlines.is_fenced(producer_id, epoch)
             return answer
 
+        return add
+
+    async def _ask_to_add(self, transaction: Transaction, logs: list[LogId], add: Adding, *, at: int) -> None:
+        names = "".join(sorted(map(log_name, logs)))
         for _ in range(REPEATS):
             try:
-                answer = await self.ask(f"{transaction.name} adds {names}", add)
+                answer = await self.ask(f"{transaction.name} adds {names}", add, at=at)
             except Unanswered:
                 continue
             if not isinstance(answer, Refusal) and not any(answer.values()):
@@ -315,7 +331,7 @@ class TransactionalProducer(Producer):
         async def end(node: Node, connection: int) -> Refusal | None:
             transaction.asked_in = transaction.asked_in or node.number
             with self.history.deadlines.ending(self.transactional_id) as ending:
-                answer = await node.coordinator.end(self.transactional_id, producer_id, epoch, commit, connection)
+                answer = await self._ask_end(node, producer_id, epoch, commit, connection)
                 ending.changed_nothing = answer in WITHOUT_A_TRACE
             if answer is Refusal.FENCED and not node.world.crashed:
                 self.history.deadlines.is_fenced(producer_id, epoch)
@@ -335,6 +351,7 @@ class TransactionalProducer(Producer):
                 if commit and self._went_on_over_a_kill(transaction):
                     self.world.count("transactions that went on over a kill and committed")
                 self.network.answered("committed" if commit else "aborted")
+                self._has_ended()
                 return
             if answer is Refusal.CONCURRENT and not unanswered:
                 await trio.sleep(0.01)
@@ -346,12 +363,64 @@ class TransactionalProducer(Producer):
             break
         raise StartOver
 
+    async def _ask_end(
+        self, node: Node, producer_id: ProducerId, epoch: ProducerEpoch, commit: bool, connection: int
+    ) -> Refusal | None:
+        return await node.coordinator.end(self.transactional_id, producer_id, epoch, commit, connection)
+
+    def _has_ended(self) -> None:
+        """The next transaction may begin."""
+
     def _went_on_over_a_kill(self, transaction: Transaction) -> bool:
         """Between its first request that was answered, and the first one that asked for its commit."""
         began_in, asked_in = transaction.began_in, transaction.asked_in
         assert asked_in is not None
         ends = self.network.machines[self.at].ended_by
         return began_in is not None and "kill" in [ends.get(start) for start in range(began_in, asked_in)]
+
+
+class EpochProducer(TransactionalProducer):
+    """It speaks transaction version 2 over shards: leaders add their logs, and each end grants the next epoch."""
+
+    _granted: Granted | None = None
+
+    async def _add(self, transaction: Transaction, logs: list[LogId]) -> None:
+        for log in logs:
+            at = self.network.where.of_log(log)
+            add = self._adding(transaction, [log]) if at == self.at else self._having_added(transaction, log)
+            await self._ask_to_add(transaction, [log], add, at=at)
+
+    def _named(self, connection: int) -> int | None:
+        return None
+
+    def _having_added(self, transaction: Transaction, log: LogId) -> Adding:
+        message = AddLog(self.transactional_id, ProducerId(self.producer_id), ProducerEpoch(self.epoch), log)
+
+        async def add(node: Node, _connection: int) -> Mapping[LogId, Refusal | None] | Refusal:
+            if transaction.began_after_s is None:
+                transaction.began_after_s = trio.current_time()
+            answer = await node.shard.add_log(ShardNumber(self.at), message)
+            if answer is None and not node.world.crashed:
+                self.world.count("logs added by their leaders")
+            return {log: None} if answer is None else answer
+
+        return add
+
+    async def _ask_end(
+        self, node: Node, producer_id: ProducerId, epoch: ProducerEpoch, commit: bool, connection: int
+    ) -> Refusal | None:
+        answer = await node.coordinator.end_epoch(self.transactional_id, producer_id, epoch, commit)
+        if isinstance(answer, Refusal):
+            return answer
+        self._granted = answer
+        if not node.world.crashed:
+            self.history.deadlines.granted(answer.producer_id, answer.epoch)
+        return None
+
+    def _has_ended(self) -> None:
+        assert self._granted is not None
+        self.producer_id, self.epoch, self.sequences = self._granted.producer_id, self._granted.epoch, {}
+        self.history.granted(self.producer_id, self.epoch)
 
 
 class PatientProducer(TransactionalProducer):

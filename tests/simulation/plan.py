@@ -110,6 +110,8 @@ class Plan:
     """How likely it is that a process is suspended for a while."""
     cutters: int = 0
     """So many clients ask for cuts over the shards."""
+    epochs: int = 0
+    """Of so many transactional ids the producers speak transaction version 2."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -183,7 +185,7 @@ def _without_faults(plan: Plan) -> Plan:
 def draw_shards(seed: str, *, faults: bool = True) -> Plan:
     """The plan of a seed for several shards; see `draw`."""
     rng = Random(f"{seed}/plan of shards")
-    of_cuts = Random(f"{seed}/cuts")  # of its own, as in `draw`
+    of_cuts, of_epochs = Random(f"{seed}/cuts"), Random(f"{seed}/epochs")  # of their own, as in `draw`
     shards = rng.choice((2, 2, 3))
     transactional = rng.randint(2, 5)
     deaths = [_draw_death_of(rng, shard) for shard in range(shards) for _ in range(rng.randint(1, 5))]
@@ -214,6 +216,7 @@ def draw_shards(seed: str, *, faults: bool = True) -> Plan:
         cut_ways=rng.choice((0.0, 0.0, 0.2)),
         suspensions=rng.choice((0.0, 0.0, 0.1)),
         cutters=of_cuts.choice((0, 1, 2)),
+        epochs=of_epochs.choice((0, 0, 0, transactional)),
     )
     if plan.cutters:
         # Cuts are taken, and could split something, mostly while all are up: so they stay up for a while in the end.

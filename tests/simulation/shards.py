@@ -41,7 +41,14 @@ from shard.directory import shard_directory
 from shard.placement import Placement
 from shard.shard import Neighbours, Shard
 from tests.simulation.beside import nobody_waits
-from tests.simulation.clients import Client, PatientProducer, PlainProducer, Reader, TransactionalProducer
+from tests.simulation.clients import (
+    Client,
+    EpochProducer,
+    PatientProducer,
+    PlainProducer,
+    Reader,
+    TransactionalProducer,
+)
 from tests.simulation.cuts import Cutter, TakenCuts
 from tests.simulation.history import History, Transaction, log_name
 from tests.simulation.machine import SETTINGS, Failpoints, Machine, Node
@@ -530,9 +537,10 @@ def _clients(world: World, plan: Plan, network: Network, history: History) -> li
     clients: list[Client] = []
     for number in range(plan.transactional):
         name = f"g{number // 2}{SEPARATOR}{number}"
-        clients.append(TransactionalProducer(world, network, history, f"t{number}", name))
+        producer = EpochProducer if number < plan.epochs else TransactionalProducer
+        clients.append(producer(world, network, history, f"t{number}", name))
         if number < plan.rivals:
-            clients.append(TransactionalProducer(world, network, history, f"t{number}x", name))
+            clients.append(producer(world, network, history, f"t{number}x", name))
     clients += [PlainProducer(world, network, history, f"p{number}") for number in range(plan.plain)]
     for number in range(plan.patient):
         clients.append(PatientProducer(world, network, history, f"w{number}", f"waits{number}"))
