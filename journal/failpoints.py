@@ -60,6 +60,10 @@ FAILPOINTS: Mapping[str, str] = {
     "retention.clean.before_commit": "inside the LMDB transaction of a cleaning's step",
     "retention.clean.after_commit": "a step of a cleaning is done, others are not",
     "retention.clean.before_mark": "a log is swept, but how far is not written",
+    "shards.allot.before_name": "which process serves which shard is on disk, under another name",
+    "shards.allot.after_name": "it is on disk under its name; a shard that is to be added is not there yet",
+    "shards.add.before_commit": "inside the LMDB transaction that adds a shard, all is written",
+    "shards.add.after_commit": "the shard is added, and nobody has been told",
 }
 """Every point that `reach` may name, and what is true there."""
 

@@ -17,6 +17,7 @@ from fairlog.cluster.features import FEATURES
 from fairlog.cluster.opening import STORE_FILE, StoreMismatch, begin, content, named, opened, put
 from fairlog.config import PROCESSES_MAX
 from fairlog_types import CorruptStorage
+from journal.failpoints import reach
 from shard.directory import FIRST_SHARD
 
 
@@ -44,6 +45,8 @@ def add_shard(directory: Path, *, node_id: int, move_note: Callable[[], None]) -
                 transaction.put(records.FIRST_SHARDS_KEY, records.encode_count(shards))
             transaction.put(records.FORMAT_KEY, records.encode_format(records.GROWN_VERSION))
             transaction.put(records.SHARDS_KEY, records.encode_count(shards + 1))
+            reach("shards.add.before_commit")
+        reach("shards.add.after_commit")
     finally:
         environments.release(directory)
     return shards + 1

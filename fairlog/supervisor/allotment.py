@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from fairlog.config import PROCESSES_MAX
 from fairlog_types import CorruptStorage, StorageFailure
+from journal.failpoints import reach
 from journal.segment_file import sync_directory
 
 FILE_NAME = "allotment"
@@ -49,8 +50,10 @@ def save(data_dir: Path, processes: Sequence[int]) -> None:
             opened.write(json.dumps({"version": _VERSION, "processes": [*processes]}).encode() + b"\n")
             opened.flush()
             os.fsync(opened.fileno())
+        reach("shards.allot.before_name")
         draft.replace(file)
         sync_directory(data_dir)
+        reach("shards.allot.after_name")
     except OSError as error:
         raise StorageFailure(f"cannot write {file}: {error.strerror}") from error
 

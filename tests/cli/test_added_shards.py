@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from journal.failpoints import FAILPOINTS
 from scripts.node_process import READY_PREFIX, ROOT
 from tests.cli.in_process import FairlogCommand
 from tests.cli.processes import FAIRLOG
@@ -27,11 +29,16 @@ GROUP = "readers"
 
 
 @contextmanager
-def served(data: Path, *options: str) -> Generator[str]:
-    """A node on any free ports, stopped in good order at the end; where its first broker is."""
+def served(data: Path, *options: str, killed_at: str | None = None) -> Generator[str]:
+    """A node on any free ports, stopped in good order at the end; where its first broker is.
+
+    With `killed_at` the block has to lead its supervisor to that point, which kills it.
+    """
     log = data.with_name(f"{data.name}.log")
     command = [*FAIRLOG, "serve", "--data-dir", str(data), "--listen", "127.0.0.1:0", "--admin", "off", *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLOG_")}
+    if killed_at is not None:
+        environment["FAIRLOG_FAILPOINT"] = f"{killed_at}:kill:1"
     with log.open("ab") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT, env=environment)
     try:
@@ -39,8 +46,9 @@ def served(data: Path, *options: str) -> Generator[str]:
         line = process.stdout.readline()
         assert line.startswith(READY_PREFIX), log.read_text()[-4000:]
         yield line.removeprefix(READY_PREFIX).strip()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(WAIT_S) == 0, log.read_text()[-4000:]
+        if killed_at is None:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == (0 if killed_at is None else -signal.SIGKILL), log.read_text()[-4000:]
     finally:
         process.kill()
         process.communicate()
@@ -160,3 +168,52 @@ def test_node_of_one_process_grows_while_a_client_has_a_transaction_open(
             producer.commit_transaction(WAIT_S)
             assert read(address, "later") == [["1", "2"]] * PARTITIONS
         assert fairlog("verify", str(directory))[0] == 0
+
+
+POINTS = [name for name in FAILPOINTS if name.startswith("shards.")]
+CHANGES = [
+    *(("add", shards, point) for shards in (1, 2) for point in POINTS),
+    *(("move", 2, point) for point in POINTS if point.startswith("shards.allot.")),
+]
+
+
+@pytest.mark.parametrize(("change", "shards", "point"), CHANGES)
+def test_change_whose_supervisor_is_killed_is_made_or_not(
+    tmp_path: Path, fairlog: FairlogCommand, change: str, shards: int, point: str
+) -> None:
+    """At every named point. Nothing is lost, the node starts, and the change can be made after all."""
+    data = tmp_path / "data"
+    command = ["add", "--to", "0"] if change == "add" else ["move", "1", "--to", "0"]
+    with served(data, "--processes", str(shards)) as address:
+        make_topic(address, "before")
+        producer = writer(address)
+        producer.begin_transaction()
+        write(producer, "0", "before")
+        producer.commit_transaction(WAIT_S)
+    with served(data, "--processes", "2", killed_at=point):
+        status, _, errors = fairlog("shard", *command, "--data-dir", str(data))
+        assert status == 1
+        assert "may be made or not" in errors
+    with served(data, "--processes", "2") as address:
+        before, made = [*range(shards)], [*range(shards), 0] if change == "add" else [0, 0]
+        processes = processes_of(fairlog, data)
+        assert processes in (before, made)
+        if processes == before:
+            assert fairlog("shard", *command, "--data-dir", str(data))[0] == 0
+            assert processes_of(fairlog, data) == made
+        make_topic(address, "later")
+        assert leaders(address, "later") == {*range(1, len(made) + 1)}
+        producer = writer(address)
+        producer.begin_transaction()
+        write(producer, "1", "before", "later")
+        producer.commit_transaction(WAIT_S)
+        assert read(address, "before") == [["0", "1"]] * PARTITIONS
+        assert read(address, "later") == [["1"]] * PARTITIONS
+    assert fairlog("verify", str(data))[0] == 0
+
+
+def processes_of(fairlog: FairlogCommand, data: Path) -> Sequence[int]:
+    """The process of each shard."""
+    status, out, errors = fairlog("shard", "list", "--json", "--data-dir", str(data))
+    assert status == 0, errors
+    return [row["process"] for row in json.loads(out)]

@@ -94,13 +94,14 @@ _PASSES_MAX = {
 }
 _PASSES_MAX_USUALLY = 40
 
-_NOT_HERE = ("retention.", "groups.", "group.sink_aborted", "copier.stage.")
+_NOT_HERE = ("retention.", "groups.", "group.sink_aborted", "copier.stage.", "shards.")
 POINTS = tuple(name for name in FAILPOINTS if not name.startswith(_NOT_HERE))
 """All but those of deletion and compaction, which `tests/node/test_node_retention.py` has; here nothing may go; but
 for those of consumers' groups, which `tests/node/test_node_groups.py` has; but
 for SINK_ABORTED, which a node writes only if a log refuses to prepare a lane that had been written whole:
-`tests/coordinator/test_sink_commit_crashes.py` stops a coordinator there; and but for the stages of a large copy:
-`tests/node/test_node_large.py` has these."""
+`tests/coordinator/test_sink_commit_crashes.py` stops a coordinator there; but for the stages of a large copy:
+`tests/node/test_node_large.py` has these; and but for changes of the shards: `tests/cli/test_added_shards.py` has them.
+"""
 QUICK_POINTS = tuple(name for name in POINTS if not name.startswith(("journal.reclaim", "group.snapshot")))
 """All but those that only a node reaches which has lived for a while."""
 LONG_LIFE_S = 12.0

@@ -65,6 +65,7 @@ _NOT_HERE = (
     "copier.stage.",
     "journal.reclaim",
     "journal.roll",
+    "shards.",
 )
 POINTS = tuple(name for name in FAILPOINTS if not name.startswith((*_NOT_HERE, "journal.close", "journal.make_room")))
 """Those that a transaction passes in its coordinator's process."""
