@@ -43,7 +43,15 @@ from coordinator.id_table import IdTable
 from coordinator.ids import ProducerIdBlocks, ProducerIds
 from coordinator.journals import GroupJournals, shielded
 from coordinator.machine import kind_of, step
-from coordinator.messages import Application, ApplyCommit, DiscardTransaction, Participants, Preparation, Prepared
+from coordinator.messages import (
+    Application,
+    ApplyCommit,
+    DiscardTransaction,
+    Participants,
+    Preparation,
+    Prepared,
+    Stopped,
+)
 from coordinator.order import CommitOrder
 from coordinator.producer import Decided, Producer
 from coordinator.settings import CoordinatorSettings
@@ -372,9 +380,11 @@ def _listing(producer: Producer, logs: tuple[LogId, ...]) -> PrepareAbortRecord:
 
 
 async def outcome_of(preparation: Preparation) -> Prepared:
-    """What a prepare has led to; if writes are refused, every log refuses."""
+    """What a prepare has led to; if writes are refused, every log refuses. Raises Stopped: the next start decides."""
     try:
         return await preparation.outcome()
+    except Stopped:
+        raise
     except StorageFailure as failure:
         return Prepared({log: str(failure) for expected in preparation.expected.values() for log in expected})
 

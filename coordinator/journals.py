@@ -14,6 +14,7 @@ import trio
 
 from coordinator.group_journal import GroupJournal
 from coordinator.group_records import GroupRecord
+from coordinator.messages import Stopped
 from fairlog_types import JournalPosition
 from journal.journal import NoFiles
 
@@ -84,17 +85,24 @@ class GroupJournals:
 
     def refuse(self, number: int, failure: Exception) -> None:
         """The journal is closed for writing: its groups are refused until a restart."""
-        if self.failures[number] is None:
+        if isinstance(failure, Stopped):
+            self.refuse_all(failure)
+        elif self.failures[number] is None:
             self.failures[number] = failure
             _log.error("group journal failed; its groups are refused until a restart", failure=str(failure))
             self._on_refusing()
             self._on_failure(str(failure))
 
     def refuse_all(self, failure: Exception) -> None:
-        """The participants cannot write: nothing more is placed, and all is refused until a restart."""
+        """The participants cannot write, or this shard stops: nothing is placed, and all is refused until a restart."""
         if self.all_refused is None:
             self.all_refused = failure
-            _log.error("partitions cannot be written; transactions are refused until a restart", failure=str(failure))
+            if isinstance(failure, Stopped):
+                _log.info("transactions are refused until the next start", reason=str(failure))
+            else:
+                _log.error(
+                    "partitions cannot be written; transactions are refused until a restart", failure=str(failure)
+                )
             self._on_refusing()
 
 

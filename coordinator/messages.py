@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from fairlog_types import LeaderEpoch, LogId, Placement, TxId
+from fairlog_types import LeaderEpoch, LogId, Placement, StorageFailure, TxId
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,10 @@ class Begun:
 
     leader_epochs: Mapping[LogId, LeaderEpoch]
     refused: Mapping[LogId, str]
+
+
+class Stopped(StorageFailure):
+    """This shard stops before another one has answered. What comes of it, its next start finds out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 import trio
 
-from fairlog_types import ShardNumber, StorageFailure
+from coordinator.messages import Stopped
+from fairlog_types import ShardNumber
 from shard.conversation import Command, Hello, Listener, Message, Speaker
 
 REPEAT_AFTER_S = 0.5
@@ -67,11 +68,11 @@ class Asked:
     async def answer(self) -> Any:
         """Wait for it, for as long as it takes. Cancelling changes nothing.
 
-        Raises StorageFailure if this shard stops before it is there: what came of it, its next start finds out.
+        Raises Stopped if this shard stops before it is there.
         """
         await self._answered.wait()
         if self._answer is _NOTHING:
-            raise StorageFailure("this shard has stopped before another one has answered")
+            raise Stopped("this shard has stopped before another one has answered")
         return self._answer
 
 

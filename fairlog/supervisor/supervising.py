@@ -318,9 +318,11 @@ class _Supervisor:
         match question:
             case {"ask": "list"}:
                 return {"shards": [self._shown(number) for number in range(len(self._state.shards))]}
-            case {"ask": "move", "shard": int(shard), "process": int(process)}:
+            case {"ask": "move", "shard": int(shard), "process": int(process)} if bool not in map(
+                type, (shard, process)
+            ):
                 return _answered(await self._change(Move(shard, process)))
-            case {"ask": "add", "process": int() | None as process}:
+            case {"ask": "add", "process": int() | None as process} if not isinstance(process, bool):
                 shards = len(self._state.shards)
                 if len(self._addresses.brokers) == shards:
                     try:

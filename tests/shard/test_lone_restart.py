@@ -435,3 +435,36 @@ async def test_transaction_that_begins_again_and_is_committed_while_its_shard_re
         await cluster.recover(ShardNumber(PARTICIPANT))
         await visible_everywhere(cluster, writer)
         assert await cluster.values(OTHER) == {OTHER: [b"v"]}
+
+
+@pytest.mark.parametrize("moment", ["begin", "commit"])
+async def test_stop_of_a_coordinator_that_waits_for_another_shard_leaves_it_to_the_next_start(
+    tmp_path: Path, moment: str
+) -> None:
+    """Its process hangs, for example. Nothing is aborted, no disk has failed, and the client's next try is answered."""
+    async with open_cluster(tmp_path / "run") as cluster, trio.open_nursery() as nursery:
+        cluster.way.keep_order()
+        writer, shard = await cluster.writer("t"), cluster.shards[ShardNumber(COORDINATOR)]
+        await writer.write({OWN: [b"own"]} if moment == "begin" else {OWN: [b"own"], OTHER: [b"other"]})
+        cluster.way.cut.add((ShardNumber(PARTICIPANT), ShardNumber(COORDINATOR)))
+
+        async def stop() -> None:
+            await trio.sleep(0.2)
+            shard.close_links()
+
+        nursery.start_soon(stop)
+        it = writer.granted
+        if moment == "begin":
+            asked = shard.coordinator.add_logs(writer.name, it.producer_id, it.epoch, [OTHER], 1)
+            assert await asked is Refusal.STORAGE
+        else:
+            assert await writer.end() is Refusal.STORAGE_EFFECT_UNKNOWN
+        assert shard.failure is None
+        left = cluster.kill(COORDINATOR)
+        cluster.way.cut.clear()
+        await cluster.start_again(COORDINATOR, left)
+        if moment == "begin":
+            await writer.write({OTHER: [b"other"]})
+        assert await writer.end() is None
+        await visible_everywhere(cluster, writer)
+        assert await cluster.values(OWN, OTHER) == {OWN: [b"own"], OTHER: [b"other"]}

@@ -323,7 +323,12 @@ def test_question_that_a_node_does_not_know_is_refused(make: Make) -> None:
     """The command may be of another version than the node."""
     supervisor = make()
     supervisor.lines(3)
-    for question in ({"ask": "dance"}, {"ask": "move", "shard": 1, "process": "the first"}):
+    for question in (
+        {"ask": "dance"},
+        {"ask": "move", "shard": 1, "process": "the first"},
+        {"ask": "move", "shard": 1, "process": False},
+        {"ask": "add", "process": True},
+    ):
         answer = ask(supervisor.data, question)
         assert answer == {"refused": "this node does not know the question: use the command of its version"}
     assert len(shards_of(supervisor)) == 3
