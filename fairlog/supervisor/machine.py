@@ -536,6 +536,9 @@ def _serve_time_over(state: State, asker: int) -> Stepped:
         shards = f"shard {missing[0]} is" if len(missing) == 1 else f"shards {', '.join(missing)} are"
         refused = f"the change is made; {shards} not ready yet: see fairlog shard list and the log"
         effects.append(Answer(asker, refused))
+        # One that had no shard any more should have ended long ago. It is started again once it has.
+        serving = {state.shards[number].process for number in about}
+        effects += [Kill(number) for number in sorted(serving) if state.processes[number].life is Life.LEAVING]
     return _without(state, late), effects
 
 

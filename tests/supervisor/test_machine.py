@@ -289,6 +289,19 @@ def test_move_is_answered_when_its_shard_is_not_ready_in_time() -> None:
     assert after(state, ServeTimeOver(6))[1] == []
 
 
+def test_process_that_does_not_end_is_killed_when_a_shard_has_waited_for_it() -> None:
+    """It had given its last shard away, and hangs. The shard that comes back is served once it has ended."""
+    state, effects = after(serving(), asked(Move(1, 0)), Halted(1), Written(None))
+    assert Terminate(1) in effects
+    state, effects = after(state, Ready(1), ChangeAsked(Move(1, 1), 6), Halted(1), Written(None))
+    assert effects == [GiveTimeToServe(6)]
+    state, effects = after(state, ServeTimeOver(6))
+    refused = "the change is made; shard 1 is not ready yet: see fairlog shard list and the log"
+    assert effects == [Answer(6, refused), Kill(1)]
+    state, effects = after(state, Ended(1, -9))
+    assert effects == [Start(1), Serve(1, 1)]
+
+
 def test_process_that_does_not_halt_the_shard_in_time_is_killed_and_the_move_goes_on() -> None:
     """As when it is killed by somebody else: its other shards come back with it."""
     state, effects = after(serving(0, 1, 1), asked(Move(1, 0)), HaltTimeOver(ASKER))
