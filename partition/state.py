@@ -109,8 +109,8 @@ class OpenTransaction:
     sealed: bool = False
     prepared_for: ShardNumber | None = None
     """As in `Held`; it is sealed then."""
-    is_added: bool = False
-    """See `PartitionState.note_added`."""
+    added_by: str | None = None
+    """The transactional id of `PartitionState.note_added`."""
 
     def may_have_written(self, first_sequence: int) -> bool:
         """Whether a batch that was appended, and begins so, is of this transaction. False: it is of an earlier one.
@@ -294,19 +294,19 @@ class PartitionState:
                 return txid
         return None
 
-    def note_added(self, txid: TxId) -> None:
-        """The transaction's coordinator has written down that this log takes part. Forgotten by a restart."""
+    def note_added(self, txid: TxId, transactional_id: str) -> None:
+        """The id's coordinator has written down that this log takes part in the transaction. Forgotten by a restart."""
         transaction = self.open_transactions.get(txid)
         if transaction is not None:
-            transaction.is_added = True
+            transaction.added_by = transactional_id
 
-    def has_added(self, txid: TxId) -> bool:
-        """Whether the transaction is open here, not sealed, and `note_added` was said of it.
+    def has_added(self, txid: TxId, transactional_id: str) -> bool:
+        """Whether the transaction is open here, not sealed, and `note_added` was said of it for this id.
 
         That it has begun is not enough: its coordinator may not have heard that, and may go without this log.
         """
         transaction = self.open_transactions.get(txid)
-        return transaction is not None and transaction.is_added and not transaction.sealed
+        return transaction is not None and transaction.added_by == transactional_id and not transaction.sealed
 
     def held(self, txid: TxId) -> Held | None:
         """What the log holds of an open transaction; None if it is not open."""

@@ -53,8 +53,6 @@ from fairlog_types import (
     LogKind,
     Offset,
     Placement,
-    ProducerEpoch,
-    ProducerId,
     ShardNumber,
     StorageFailure,
     TxId,
@@ -64,6 +62,7 @@ from journal.journal import NoFiles
 from partition.answers import RefusedAppend
 from partition.partition import Partition
 from partition.placed import Placed
+from shard.adding import AddLog
 from shard.partitions import Partitions
 from shard.place_order import SaidAgain, place_order
 
@@ -213,18 +212,18 @@ class Participant:
         while coordinator not in self._said_all:
             await self._heard.wait()
 
-    def has_added(self, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId) -> bool:
+    def has_added(self, message: AddLog) -> bool:
         """Whether the producer has a transaction open in this epoch to which the log was added, see `note_added`."""
-        txid, partition = self._open.get(producer_id), self._partitions.get(log)
-        if txid is None or txid.epoch != epoch or partition is None:
+        txid, partition = self._open.get(message.producer_id), self._partitions.get(message.log)
+        if txid is None or txid.epoch != message.producer_epoch or partition is None:
             return False
-        return partition.state.has_added(txid)
+        return partition.state.has_added(txid, message.transactional_id)
 
-    def note_added(self, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId) -> None:
+    def note_added(self, message: AddLog) -> None:
         """The coordinator has written down that the producer's transaction has the log."""
-        txid, partition = self._open.get(producer_id), self._partitions.get(log)
-        if txid is not None and txid.epoch == epoch and partition is not None:
-            partition.state.note_added(txid)
+        txid, partition = self._open.get(message.producer_id), self._partitions.get(message.log)
+        if txid is not None and txid.epoch == message.producer_epoch and partition is not None:
+            partition.state.note_added(txid, message.transactional_id)
 
     def _awaited(self, others: Collection[ShardNumber]) -> set[ShardNumber]:
         """Whose word is lacking for something that is open here, and of which no coordinator has spoken yet.

@@ -186,12 +186,11 @@ class Shard:
         """
         assert self._connections is not None
         await self._participant.hear(coordinator)
-        asked = message.producer_id, message.producer_epoch, message.log
-        if self._participant.has_added(*asked):
+        if self._participant.has_added(message):
             return None
         refusal = await self._connections.adding.add(coordinator, message)
         if refusal is None:
-            self._participant.note_added(*asked)
+            self._participant.note_added(message)
         return refusal
 
     def receive(self, shard: ShardNumber, message: Message) -> None:

@@ -105,9 +105,10 @@ async def test_log_that_takes_no_more_batches_is_asked_about(tmp_path: Path) -> 
 
 
 async def test_producer_that_the_coordinator_does_not_know_is_refused(tmp_path: Path) -> None:
-    """It says so."""
+    """It says so, also if the log has another id's transaction of this producer."""
     async with open_cluster(tmp_path / "run") as cluster:
         writer = await cluster.writer("t", COORDINATOR)
+        assert await add(cluster, writer) is None
         writer.name = "another"
         assert await add(cluster, writer) is Refusal.UNKNOWN_PRODUCER_ID_MAPPING
 
