@@ -37,13 +37,14 @@ class Refusal(Enum):
     UNKNOWN_LOG = "the partition does not exist or cannot take part"
     STORAGE = "the disk refused; nothing was changed; the node must be restarted"
     STORAGE_EFFECT_UNKNOWN = "the disk refused while the commit was written; a restart decides it"
+    STOPPING = "the broker is being stopped, and has not seen the end of it; ask its next start"
     NOT_JOINED = "transactional ids that begin with fairlog.lane. are for writers that have joined a sink's batch"
     LANE = "a lane is committed with its batch, by whoever commits that, and not by its producer"
     OUTCOME_LOST = "the machine lost its memory; whether the last transaction was committed cannot be told"
 
     @property
     def effect(self) -> Effect:
-        unknown = self in (Refusal.STORAGE_EFFECT_UNKNOWN, Refusal.OUTCOME_LOST)
+        unknown = self in (Refusal.STORAGE_EFFECT_UNKNOWN, Refusal.STOPPING, Refusal.OUTCOME_LOST)
         return Effect.UNKNOWN if unknown else Effect.NONE
 
 

@@ -65,6 +65,11 @@ class GroupJournals:
         """Whether nothing can be written for this id, or sink, until a restart."""
         return self.all_refused is not None or self.failures[recorded.journal] is not None
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether nothing is written any more because this shard stops: no disk has failed."""
+        return isinstance(self.all_refused, Stopped)
+
     async def append(self, recorded: Recorded, record: GroupRecord) -> None:
         """Append for this id, or sink, as soon as there is room. Raises StorageFailure."""
         await self.room(recorded, record)

@@ -346,6 +346,15 @@ class Coordinator:
         self._sinks.wake_all()
 
     async def _request(self, transactional_id: str, event: ev.Event) -> Answer:
+        """The answer: STOPPING for what this run does not carry out any more, because its shard stops.
+
+        "The disk refused" would not be true, and many clients would give up. So they ask the next start.
+        """
+        answer = await self._carry_out(transactional_id, event)
+        is_left = answer in (Refusal.STORAGE, Refusal.STORAGE_EFFECT_UNKNOWN) and self._journals.is_stopping
+        return Refusal.STOPPING if is_left else answer
+
+    async def _carry_out(self, transactional_id: str, event: ev.Event) -> Answer:
         """Take a turn, or several; while the id is PREPARING, ask the machine out of turn."""
         deadline: float | None = None
         while True:

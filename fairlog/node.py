@@ -34,7 +34,6 @@ from fairlog.backup.taking_over import take_over
 from fairlog.broker import Broker
 from fairlog.cluster.coordinators import shard_of_transactional_id
 from fairlog.cluster.embedded import EmbeddedStore
-from fairlog.cluster.features import FEATURES
 from fairlog.cluster.interface import BrokerAddress
 from fairlog.config import ConfigError, Ready, Settings, advertised_address
 from fairlog.config_values import Address
@@ -305,7 +304,6 @@ def prepare(settings: Settings) -> None:
         group_journal_count=settings.journal.group_journals,
         shards=settings.shards,
         group_separator=settings.transactions.group_separator,
-        features=FEATURES,
     )
     broker_secret.load_or_make(settings.data_dir)
 
@@ -328,7 +326,6 @@ async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedSt
             group_journal_count=settings.journal.group_journals,
             shards=settings.shards,
             shard=ShardNumber(settings.shard),
-            features=FEATURES,
         )
     )
     stack.push_async_callback(close_in_thread, cluster.close)

@@ -389,6 +389,7 @@ _ABORT_REFUSALS = {
     Refusal.UNKNOWN_PRODUCER_ID_MAPPING: AbortOutcome.UNKNOWN,
     Refusal.CONCURRENT: AbortOutcome.DECIDING,
     Refusal.STORAGE: AbortOutcome.REFUSED,
+    Refusal.STOPPING: AbortOutcome.REFUSED,
 }
 """The others leave open what became of it."""
 

@@ -297,6 +297,8 @@ async def open_shard(
                     added = await coordinator.add_logs(*who, (message.log,), None)
                 except StorageFailure:
                     return LogAdded(Refusal.STORAGE)
+                if added is Refusal.STOPPING:
+                    await trio.sleep_forever()  # the next start is asked again
                 return LogAdded(added if isinstance(added, Refusal) else added[message.log])
 
             commits = Commits()

@@ -14,7 +14,7 @@ from shard.offset_messages import OffsetsRefused, WhyNotWritten, WriteOffsets
 CONNECTION = 0
 """In place of a client's: a lane's epoch writes its offsets once, so nothing of it can be late."""
 
-_STORAGE = (Refusal.STORAGE, Refusal.STORAGE_EFFECT_UNKNOWN, RefusedAppend.STORAGE)
+_STORAGE = (Refusal.STORAGE, Refusal.STORAGE_EFFECT_UNKNOWN, Refusal.STOPPING, RefusedAppend.STORAGE)
 
 
 class _Offsets(Protocol):

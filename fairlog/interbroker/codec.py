@@ -590,6 +590,7 @@ _REFUSALS = (
     Refusal.BAD_TIMEOUT,
     Refusal.BAD_REQUEST,
     Refusal.NO_TWO_PHASE_COMMIT,
+    Refusal.STOPPING,
 )
 """In the order of their numbers, from 0 on."""
 

@@ -149,7 +149,7 @@ NAME = str(LOG)
         ([2, 1, 1, 1, 0, 13, ["t", -1, 0, NAME]], "the number -1 in place of a number from 0"),
         ([2, 1, 1, 1, 0, 13, ["t", 1, 2**15, NAME]], "the number 32768 in place of a number from 0 to 32767"),
         ([2, 1, 1, 1, 0, 13, ["t", 1, 0]], "an array of 3 in place of the 4 fields of AddLog"),
-        ([3, 1, 1, 1, 10, 15], "the number 15 in place of a number from 0 to 14"),
+        ([3, 1, 1, 1, 10, 16], "the number 16 in place of a number from 0 to 15"),
     ],
 )
 def test_cbor_of_another_form_is_malformed_saying_what_is_wrong(item: object, why: str) -> None:

@@ -182,3 +182,31 @@ async def test_shard_that_stops_waits_for_no_coordinator(tmp_path: Path) -> None
         nursery.start_soon(stop)
         with pytest.raises(StorageFailure, match="stopped before"):
             await add(cluster, writer)
+
+
+async def test_coordinator_that_stops_leaves_the_question_to_its_next_start(tmp_path: Path) -> None:
+    """It has not heard that the log has begun. "The disk refused" would be untrue, and the batch would be refused."""
+    async with open_cluster(tmp_path / "run") as cluster, trio.open_nursery() as nursery:
+        cluster.way.keep_order()
+        writer = await cluster.writer("t", COORDINATOR)
+        answers: list[Refusal | None] = []
+
+        async def ask() -> None:
+            answers.append(await add(cluster, writer))
+
+        nursery.start_soon(ask)
+        with trio.fail_after(20):
+            while not commands(cluster, Begin):  # noqa: ASYNC110
+                await trio.lowlevel.checkpoint()
+        cluster.way.cut.add((LEADER, COORDINATOR))
+        await trio.sleep(0.1)
+        cluster.shards[COORDINATOR].close_links()
+        await trio.sleep(0.1)
+        assert answers == []
+        left = cluster.kill(COORDINATOR)
+        cluster.way.cut.clear()
+        await cluster.start_again(COORDINATOR, left)
+        with trio.fail_after(20):
+            while not answers:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert answers == [None]

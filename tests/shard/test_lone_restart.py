@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from coordinator.answers import Refusal
-from fairlog_types import CorruptStorage, ShardNumber, StorageFailure
+from fairlog_types import CorruptStorage, ProducerEpoch, ProducerId, ShardNumber, StorageFailure
 from journal import failpoints
 from partition.answers import Appended, RefusedAppend
 from shard.conversation import Command, Reply
@@ -456,9 +456,11 @@ async def test_stop_of_a_coordinator_that_waits_for_another_shard_leaves_it_to_t
         it = writer.granted
         if moment == "begin":
             asked = shard.coordinator.add_logs(writer.name, it.producer_id, it.epoch, [OTHER], 1)
-            assert await asked is Refusal.STORAGE
+            assert await asked is Refusal.STOPPING
         else:
-            assert await writer.end() is Refusal.STORAGE_EFFECT_UNKNOWN
+            assert await writer.end() is Refusal.STOPPING
+        nobody = ProducerId(-1), ProducerEpoch(-1)
+        assert await shard.coordinator.init_producer_id("another", 60_000, *nobody, connection=1) is Refusal.STOPPING
         assert shard.failure is None
         left = cluster.kill(COORDINATOR)
         cluster.way.cut.clear()
