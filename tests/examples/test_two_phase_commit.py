@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from scripts import postgresql
 from scripts.node_process import NodeProcess
 from tests.cli.in_process import fairlog_command
 from tests.clients.modes import MODE_CONFIG, Mode
+from tests.clients.raw_client import RawClient, leader_id_of
 from tests.clients.reading import Reader
 from tests.engines import topics
 from tests.examples import orders_program
@@ -27,6 +30,8 @@ pytestmark = pytest.mark.slow
 ALLOWED = {"FAIRLOG_TRANSACTIONS_TWO_PHASE_COMMIT_ENABLE": "true", "FAIRLOG_LOG_FORMAT": "console"}
 TOPICS = {mode.value: mode for mode in Mode}
 WAIT_S = 120.0
+TRANSACTION = 1
+"""The kind of FindCoordinator's key."""
 
 NOTHING, ABORTED, COMMITTED = "nothing was left open", "aborted", "committed"
 
@@ -69,8 +74,8 @@ def start_node(tmp_path: Path) -> Iterator[Callable[..., NodeProcess]]:
     """Starts the node, with a topic of each mode."""
     made: list[NodeProcess] = []
 
-    def start(**environment: str) -> NodeProcess:
-        node = NodeProcess(tmp_path / "node", ALLOWED | environment)
+    def start(*, processes: int = 1, **environment: str) -> NodeProcess:
+        node = NodeProcess(tmp_path / "node", ALLOWED | environment, processes=processes)
         made.append(node)
         node.start()
         for topic, mode in TOPICS.items():
@@ -217,6 +222,55 @@ def test_prepared_transactions_are_listed_until_they_are_ended(
     fairlog("txn", "abort", transactional_id("journal"))
     assert json.loads(fairlog("txn", "list", "--prepared", "--json")) == []
     assert records(node, "journal") == []
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_prepared_transaction_outlives_kills_of_its_coordinator_and_of_its_leader(
+    start_node: Callable[..., NodeProcess], topic: str
+) -> None:
+    """They are two brokers. The next instance ends what the last one has left open, once, as it was asked to."""
+    node = start_node(processes=3)
+    leader = leader_id_of(node.address, topic) - 1
+    with RawClient(node.addresses[leader]) as client:
+        ids = (f"orders {number}" for number in itertools.count())
+        name, coordinator = next(
+            (each, at) for each in ids if (at := client.find_coordinator(TRANSACTION, each).node_id - 1) != leader
+        )
+    for value, commit in ((b'"kept"', True), (b'"given up"', False)):
+        first = instance_at(node.addresses[coordinator], name)
+        assert first.take_over() is None
+        write(node.addresses[leader], name, first, topic, value)
+        left = first.epoch
+        first.close()
+        node.kill_process(coordinator)
+        second = instance_at(node.addresses[coordinator], name)
+        assert second.take_over() == left
+        node.kill_process(leader)
+        second.end(commit=commit)
+        second.close()
+    with Reader(node.address, topic, 1, isolation="read_committed") as reader:
+        assert [each.value for each in reader.read_to_end(timeout_s=WAIT_S)] == [b'"kept"']
+
+
+def instance_at(address: str, name: str) -> PreparedProducer:
+    """An instance that speaks to the broker with this address, as soon as it serves."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            with RawClient(address) as client:
+                client.api_versions()
+            return PreparedProducer(address, name)
+        except ConnectionError:
+            assert time.monotonic() < deadline, f"{address} does not serve"
+            time.sleep(0.02)
+
+
+def write(address: str, name: str, instance: PreparedProducer, topic: str, value: bytes) -> None:
+    """Write a record of that instance to the leader, as a client with a connection to each broker does."""
+    writing = instance_at(address, name)
+    writing._epoch = instance.epoch
+    writing.send(topic, value)
+    writing.close()
 
 
 def test_node_that_does_not_allow_two_phases_refuses_the_producer(start_node: Callable[..., NodeProcess]) -> None:
