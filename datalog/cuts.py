@@ -17,6 +17,11 @@ A row is written for *every* log that has grown since the last cut, or the new c
 are kept in memory (`Unindexed`), and found again when the environment is opened: those whose end differs from their
 newest row.
 
+In a node of several shards each has such an index, and a cut is taken over all of them (`shard.kept_cuts`). It has the
+same number in each, and a shard keeps a list of these *common* cuts. Where it has lost the rows of one with the power,
+it has lost the entry of the list as well: such a cut is of no use, and the search takes the next older one. A node that
+had one shard at first has older cuts of its own, which were taken while the others did not exist.
+
 *End* is the last stable offset: in a log of journal mode the high watermark. In a log of marker mode a hung transaction
 holds it back, also for the records of decided transactions. There cuts may contain part of a transaction; they only say
 how far `read_committed` readers can read.
@@ -27,7 +32,7 @@ Pure: no I/O. The rows are in `datalog.layout`, written by `datalog.writer` and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -71,6 +76,12 @@ class Unindexed:
         self.grown.update(logs)
         self.records += records
 
+    def kept_common(self, number: int, grown: Collection[LogId]) -> None:
+        """A block was committed that has put the common cut with that number; these logs have grown since."""
+        self.next_number = number + 1
+        self.grown.clear()
+        self.grown.update(grown)
+
     def begin_again(self, now_s: float) -> None:
         """A block was committed that left a cut."""
         self.next_number += 1
@@ -92,41 +103,112 @@ class LogCuts:
     newest: Cut | None
 
 
-def find_cut(logs: Sequence[LogCuts], *, records_max: int, end_at: Callable[[int, int], Offset]) -> list[Offset]:
-    """The ends of the newest cut that has at most `records_max` records after the starts, in the order of `logs`.
+@dataclass(frozen=True, slots=True)
+class KnownCuts:
+    """What one shard knows about the cuts of some logs."""
+
+    oldest_common: int | None
+    """The number of its oldest common cut; None if it has none. It knows all older ones that other shards have."""
+    newest: int
+    """The number of its newest cut, 0 if it has none."""
+    newest_own: int
+    """The number of the newest cut that it took alone, before there were others; 0 if it took none."""
+    by_log: Mapping[LogId, LogCuts]
+
+
+@dataclass(frozen=True, slots=True)
+class EndsAtCut:
+    """Where some logs of one shard ended at a cut."""
+
+    number: int
+    """Of the newest cut that it knows, of those that are not newer than the requested one."""
+    by_log: Mapping[LogId, Offset]
+    """Logs that were not known yet at that cut are missing."""
+
+
+class Lookup(NamedTuple):
+    """What a search asks for: the ends of these logs (indexes) at a cut."""
+
+    number: int
+    logs: Sequence[int]
+
+
+class LookedUp(NamedTuple):
+    """What it is answered."""
+
+    number: int
+    """Of the newest cut that can be used, of those that are not newer than the requested one."""
+    ends: Sequence[Offset | None]
+    """Of the requested logs; None for one that was not known yet at that cut."""
+
+
+class FoundCut(NamedTuple):
+    """The result of a search."""
+
+    ends: list[Offset]
+    is_now: bool
+    """It is the current state, and no older cut."""
+
+
+def search(
+    logs: Sequence[LogCuts], *, records_max: int, oldest: int, newest: int
+) -> Generator[Lookup, LookedUp, FoundCut]:
+    """Find the newest cut that has at most `records_max` records after the starts; ends in the order of `logs`.
 
     If no such cut has any records, it is the oldest cut that has some, so a reader makes progress as long as there is
-    something to read. The current state is the newest cut. No end is before its log's start.
+    something to read. The current state is the newest cut. No end is before its log's start. The other cuts that can be
+    used have numbers from `oldest` to `newest`.
 
-    `end_at(index, cut)` looks up the end of `logs[index]` at a cut that is not older than the log's oldest row. It is
-    called for the logs that are still undecided, in each of about log2(number of cuts) steps.
+    Each step asks for the logs that are still undecided; there are about log2(number of cuts) steps.
     """
     now = [max(log.start, log.end) for log in logs]
     behind = [index for index, log in enumerate(logs) if log.start < log.end]
-    oldest = [log.oldest for log in (logs[index] for index in behind)]
-    newest = [log.newest.number for log in (logs[index] for index in behind) if log.newest is not None]
-    known = [row for row in oldest if row is not None]
-    if _records(logs, now) <= records_max or len(known) < len(behind):
-        return now
+    first_rows = [row for index in behind if (row := logs[index].oldest) is not None]
+    if _records(logs, now) <= records_max or len(first_rows) < len(behind):
+        return FoundCut(now, is_now=True)
     # Before its oldest row a log is not known, which is no loss where that lies before the start.
-    not_before = [row.number for index, row in zip(behind, known, strict=True) if row.end > logs[index].start]
-    first = max(not_before, default=min(row.number for row in known))
+    not_before = [row.number for index, row in zip(behind, first_rows, strict=True) if row.end > logs[index].start]
+    first = max(oldest, max(not_before, default=min(row.number for row in first_rows)))
     # `small` has records_max at most, `large` more; the one before the first is taken to have none.
     small, small_ends = first - 1, [log.start for log in logs]
-    large, large_ends = max(newest) + 1, now
+    large, large_ends, large_is_now = newest + 1, now, True
     while large - small > 1:
         middle = (small + large) // 2
+        asked = [
+            index
+            for index, row in zip(behind, first_rows, strict=True)
+            if small_ends[index] != large_ends[index] and middle >= row.number
+        ]
+        number, found = yield Lookup(middle, asked)
+        if number <= small:
+            small = middle
+            continue
         ends = list(small_ends)
-        for index in behind:
-            log = logs[index]
-            assert log.oldest is not None
-            if small_ends[index] != large_ends[index] and middle >= log.oldest.number:
-                ends[index] = max(log.start, end_at(index, middle))
+        for index, end in zip(asked, found, strict=True):
+            if end is not None:
+                ends[index] = max(logs[index].start, end)
         if _records(logs, ends) <= records_max:
             small, small_ends = middle, ends
         else:
-            large, large_ends = middle, ends
-    return small_ends if _records(logs, small_ends) else large_ends
+            large, large_ends, large_is_now = number, ends, False
+    return FoundCut(small_ends, is_now=False) if _records(logs, small_ends) else FoundCut(large_ends, large_is_now)
+
+
+def find_cut(logs: Sequence[LogCuts], *, records_max: int, end_at: Callable[[int, int], Offset]) -> list[Offset]:
+    """The ends that `search` finds where each cut that is asked for can be used.
+
+    `end_at(index, cut)` looks up the end of `logs[index]` at a cut that is not older than the log's oldest row.
+    """
+    newest = max((log.newest.number for log in logs if log.newest is not None), default=0)
+    searching = search(logs, records_max=records_max, oldest=0, newest=newest)
+    try:
+        lookup = next(searching)
+        while True:
+            ends = [end_at(index, lookup.number) for index in lookup.logs]
+            lookup = searching.send(LookedUp(lookup.number, ends))
+    except StopIteration as stopped:
+        found: FoundCut = stopped.value
+        return found.ends
 
 
 def _records(logs: Sequence[LogCuts], ends: Sequence[Offset]) -> int:

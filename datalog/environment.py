@@ -27,7 +27,7 @@ is removed (retention calls `delete_before` and `replace`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import cast
@@ -36,7 +36,7 @@ import lmdb
 
 from datalog import layout, reader
 from datalog.batch import BadBatch
-from datalog.cuts import Unindexed, find_cut
+from datalog.cuts import EndsAtCut, KnownCuts, Unindexed, find_cut
 from datalog.disk_room import make_room
 from datalog.failures import damaged, explain, storage_errors
 from datalog.handles import Database, Tables, Transaction
@@ -225,6 +225,18 @@ class LmdbDataLogs:
                 return row.end
 
             return dict(zip(starts, find_cut(logs, records_max=records_max, end_at=end_at), strict=True))
+
+    @property
+    def newest_cut(self) -> int:
+        return self._unindexed.next_number - 1
+
+    def known_cuts(self, starts: Mapping[LogId, Offset]) -> KnownCuts:
+        with self._reading("looking for cuts") as txn:
+            return reader.find_known_cuts(txn, self._tables, starts)
+
+    def ends_at(self, number: int, logs: Collection[LogId]) -> EndsAtCut:
+        with self._reading("looking for a cut") as txn:
+            return reader.find_ends_at(txn, self._tables, number, logs)
 
     def offset_for_timestamp(self, log: LogId, timestamp_ms: int) -> TimestampOffset | None:
         database = self._batches.get(log)
@@ -466,6 +478,8 @@ def _find_unindexed(txn: Transaction, tables: Tables, logs: Iterable[LogId]) -> 
                 unindexed.grown.add(log)
             if newest is not None:
                 unindexed.next_number = max(unindexed.next_number, newest.number + 1)
+    with txn.cursor(db=tables.common_cuts) as common:
+        unindexed.next_number = max(unindexed.next_number, (reader.newest_common_cut(common) or 0) + 1)
     return unindexed
 
 

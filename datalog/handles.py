@@ -37,6 +37,7 @@ class Tables:
     unfinished: Database
     aborted: Database
     cuts: Database
+    common_cuts: Database
 
     @classmethod
     def open(cls, env: lmdb.Environment, txn: Transaction) -> Tables:

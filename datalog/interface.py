@@ -16,11 +16,12 @@ its last stable offset is its end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from datalog.cuts import EndsAtCut, KnownCuts
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
 from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, ProducerId, StorageFailure, TxId
 
@@ -345,6 +346,14 @@ class DataLogWriter(Protocol):
         """
         ...
 
+    def put_common_cut(self, number: int, ends: Mapping[LogId, Offset]) -> None:
+        """Store a cut that was taken over all shards of the node, with these ends of the topics' logs of this one.
+
+        Logs that were made later have no end in it. `number` is larger than `DataLogs.newest_cut`, and it is in no
+        other block: AssertionError. No end is after the log's last stable offset, or before that of an older cut.
+        """
+        ...
+
     def forget_cleaned_cuts(self, log: LogId, *, rows_max: int) -> int:
         """Delete the log's rows of cuts in the compacted part; at most `rows_max` of them.
 
@@ -401,6 +410,25 @@ class DataLogs(Protocol):
 
         A search of about log2(number of cuts) steps, with a lookup of a few microseconds for each log that grew in
         between; call it in a worker thread. Raises UnknownLog; ValueError for an offsets log.
+        """
+        ...
+
+    @property
+    def newest_cut(self) -> int:
+        """The number of the newest cut that is stored; 0 if there is none. Any thread may ask for it."""
+        ...
+
+    def known_cuts(self, starts: Mapping[LogId, Offset]) -> KnownCuts:
+        """What a search over several shards needs to know of these topics' logs, each read from its start.
+
+        Logs that do not exist are missing. A start before the log's start counts as the log's start.
+        """
+        ...
+
+    def ends_at(self, number: int, logs: Collection[LogId]) -> EndsAtCut:
+        """Where these logs ended at the newest known cut that is not newer than the one with that number.
+
+        Older than the oldest common cut all cuts are known.
         """
         ...
 

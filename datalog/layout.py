@@ -9,6 +9,7 @@
     fairlog.open         (log number, producer id) → the transaction that it has open in a log of the marker mode
     fairlog.aborted      (log number, offset of its marker) → an aborted transaction of such a log
     fairlog.cuts         (log number, cut number) → where the log ended at that cut: see `datalog.cuts`
+    fairlog.commoncuts   cut number → the newest cut before it: which cuts were taken over all shards
     fairlog.offsets      (log number, digests of group and topic, partition) → CBOR
     <str(LogId)>         a topic's log: last offset of the batch → the batch; after the log's end, staged batches
 
@@ -31,8 +32,8 @@ from datalog.offset_entries import OffsetKey
 from fairlog_types import JournalPosition, Offset, ProducerId, TxId
 
 MAGIC = b"FAIRDLOG"
-VERSION = 5
-READ_VERSIONS = (1, 2, 3, 4, 5)
+VERSION = 6
+READ_VERSIONS = (1, 2, 3, 4, 5, 6)
 """An older version becomes this one when a node opens it for writing."""
 
 META = b"fairlog.meta"
@@ -45,7 +46,10 @@ CLEANINGS = b"fairlog.cleanings"
 OPEN = b"fairlog.open"
 ABORTED = b"fairlog.aborted"
 CUTS = b"fairlog.cuts"
-TABLES = (META, LOGS, TIME_INDEX, PRODUCERS, OFFSETS, TRANSACTIONS, CLEANINGS, OPEN, ABORTED, CUTS)
+COMMON_CUTS = b"fairlog.commoncuts"
+OF_LOGS = (LOGS, TIME_INDEX, PRODUCERS, OFFSETS, TRANSACTIONS, CLEANINGS, OPEN, ABORTED, CUTS)
+"""The log itself, and tables whose keys begin with the number of a log."""
+TABLES = (META, *OF_LOGS, COMMON_CUTS)
 
 FORMAT_KEY = b"format"
 NUMBERS_KEY = b"numbers"
@@ -274,6 +278,16 @@ def decode_cut(key: bytes | memoryview, data: bytes | memoryview) -> Cut:
     """Raises DamagedValue."""
     _, cut = _unpacked(_CUT_KEY, key, "a key of the cut index")
     return Cut(cut, Offset(_unpacked(_OFFSET, data, "a row of the cut index")[0]))
+
+
+def encode_cut_number(cut: int) -> bytes:
+    """A cut's number, as a key and as a value of the table of common cuts: a u64."""
+    return _OFFSET.pack(cut)
+
+
+def decode_cut_number(data: bytes | memoryview) -> int:
+    """Raises DamagedValue."""
+    return _unpacked(_OFFSET, data, "the number of a cut")[0]
 
 
 def producer_key(number: int, producer_id: ProducerId) -> bytes:

@@ -12,11 +12,11 @@ walk through batches stops at the record's end, and not at the database's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from datalog import layout
 from datalog.batch import base_offset_of, is_transactional, leader_epoch_of, max_timestamp_of, parse_stored_header
-from datalog.cuts import Cut, LogCuts
+from datalog.cuts import Cut, EndsAtCut, KnownCuts, LogCuts
 from datalog.handles import Cursor, Database, Tables, Transaction
 from datalog.interface import (
     AbortedTransaction,
@@ -107,6 +107,45 @@ def find_cuts(rows: Cursor, record: LogRecord, start: Offset) -> LogCuts:
         return LogCuts(start, end, None, None)  # nothing to read at any cut
     oldest = _cut_at(rows, record.number) if rows.set_range(layout.cut_key(record.number, 0)) else None
     return LogCuts(start, end, oldest, newest_cut(rows, record.number))
+
+
+def find_known_cuts(txn: Transaction, tables: Tables, starts: Mapping[LogId, Offset]) -> KnownCuts:
+    """Implements `DataLogs.known_cuts`, for logs that are there."""
+    with txn.cursor(db=tables.cuts) as rows, txn.cursor(db=tables.common_cuts) as common:
+        by_log = {
+            log: find_cuts(rows, record, start)
+            for log, start in starts.items()
+            if (record := find_record(txn, tables, log)) is not None
+        }
+        if common.first():
+            oldest, newest_own = _common_cut(common), layout.decode_cut_number(common.value())
+            return KnownCuts(oldest, newest_common_cut(common) or oldest, newest_own, by_log)
+        newest = max((cuts.newest.number for cuts in by_log.values() if cuts.newest is not None), default=0)
+        return KnownCuts(None, newest, newest, by_log)
+
+
+def find_ends_at(txn: Transaction, tables: Tables, number: int, logs: Iterable[LogId]) -> EndsAtCut:
+    """Implements `DataLogs.ends_at`."""
+    with txn.cursor(db=tables.cuts) as rows, txn.cursor(db=tables.common_cuts) as common:
+        if common.first() and number >= _common_cut(common):
+            number = newest_common_cut(common, at=number) or number
+        ends: dict[LogId, Offset] = {}
+        for log in logs:
+            record = find_record(txn, tables, log)
+            row = None if record is None else newest_cut(rows, record.number, at=number)
+            if row is not None:
+                ends[log] = row.end
+        return EndsAtCut(number, ends)
+
+
+def newest_common_cut(common: Cursor, *, at: int = _LAST_CUT) -> int | None:
+    """The number of the newest common cut that is not newer than the cut `at`; None if there is none."""
+    behind = common.set_range(layout.encode_cut_number(at + 1))
+    return _common_cut(common) if (common.prev() if behind else common.last()) else None
+
+
+def _common_cut(common: Cursor) -> int:
+    return layout.decode_cut_number(common.key())
 
 
 def newest_cut(rows: Cursor, number: int, *, at: int = _LAST_CUT) -> Cut | None:

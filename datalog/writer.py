@@ -16,7 +16,8 @@ that is committed; whether what it names is still open is looked up in the table
 and no batch. In between nothing can be appended: an appended batch must have the largest key of all.
 
 `finish` stores the ends of the logs for `DataLogs.cut_within`, for every log that has grown since the last time: in
-this block, or in earlier ones, which `Unindexed` remembers (`datalog.cuts`).
+this block, or in earlier ones, which `Unindexed` remembers (`datalog.cuts`). Those of a common cut are told: they are
+of an earlier moment.
 
 `drop` empties the log's database but leaves its name: LMDB frees a name's handle at once, even if readers still use it.
 The empty names are removed when the environment is next opened, before there are readers.
@@ -66,6 +67,10 @@ class LmdbWriter:
         self._appended_records = 0
         self._cut_at_s: float | None = None
         """The time of the cut that this block leaves in the index."""
+        self._common_cut: tuple[int, Mapping[LogId, Offset]] | None = None
+        """Its number and ends, if the block stores one."""
+        self._behind_common: set[LogId] = set()
+        """The logs that have grown since that cut."""
         self._records: dict[LogId, LogRecord] = {}
         self._changed: set[LogId] = set()
         self.created: dict[LogId, Database] = {}
@@ -366,6 +371,11 @@ class LmdbWriter:
         if self._unindexed.is_due(self._appended_records, now_s):
             self._cut_at_s = now_s
 
+    def put_common_cut(self, number: int, ends: Mapping[LogId, Offset]) -> None:
+        if self._common_cut is not None or number < self._unindexed.next_number:
+            raise AssertionError(f"cut {number} is put after cut {self._unindexed.next_number - 1}")
+        self._common_cut = number, ends
+
     def forget_cleaned_cuts(self, log: LogId, *, rows_max: int) -> int:
         record = self._record(log)
         return self._delete_cuts_before(record, record.cleaned_through, rows_max)
@@ -437,10 +447,29 @@ class LmdbWriter:
                 record = self._find(log)
                 if record is not None:  # else it was dropped
                     self._put_cut_row(record.number, Cut(self._unindexed.next_number, record.last_stable_offset))
+        if self._common_cut is not None:
+            self._finish_common_cut(*self._common_cut)
+
+    def _finish_common_cut(self, number: int, ends: Mapping[LogId, Offset]) -> None:
+        before = self._unindexed.next_number - 1
+        self._txn.put(layout.encode_cut_number(number), layout.encode_cut_number(before), db=self._tables.common_cuts)
+        with self._txn.cursor(db=self._tables.cuts) as rows:
+            for log in self._unindexed.grown | self._grown:
+                record = self._find(log)
+                if record is None:
+                    continue
+                end = ends.get(log)
+                if end != record.last_stable_offset:
+                    self._behind_common.add(log)
+                newest = reader.newest_cut(rows, record.number)
+                if end is not None and (newest is None or newest.end < end):
+                    self._put_cut_row(record.number, Cut(number, end))
 
     def committed(self) -> None:
         """The block is committed: record what the index does not have yet."""
-        if self._cut_at_s is None:
+        if self._common_cut is not None:
+            self._unindexed.kept_common(self._common_cut[0], self._behind_common)
+        elif self._cut_at_s is None:
             self._unindexed.add(self._grown, self._appended_records)
         else:
             self._unindexed.begin_again(self._cut_at_s)

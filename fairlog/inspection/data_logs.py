@@ -121,6 +121,12 @@ def _show_cuts(logs: StoredLogs, numbers: dict[int, LogId]) -> Iterator[Line]:
                 yield Line("cut", {"log": log, **layout.decode_cut(item.key, item.value)._asdict()})
             except DamagedValue as error:
                 yield Line("cut", {"log": log}, f"byte {item.at}: {error}")
+        for item in logs.table(layout.COMMON_CUTS):
+            try:
+                number, before = layout.decode_cut_number(item.key), layout.decode_cut_number(item.value)
+                yield Line("cut over all shards", {"number": number, "newest_before": before})
+            except DamagedValue as error:
+                yield Line("cut over all shards", {"key": item.key}, f"byte {item.at}: {error}")
     except DamagedPage as error:
         yield Line("table of cuts", {}, str(error))
 

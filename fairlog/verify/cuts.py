@@ -6,15 +6,17 @@ each cut holds transactions whole cannot be seen from the rows of one log, and i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from datalog.cuts import Cut
 from datalog.layout import LogRecord
 from fairlog.verify.findings import Violation
 
 
-def check_cut(name: str, record: LogRecord, cut: Cut, before: Cut | None) -> Iterator[Violation]:
-    """One row of the log's, and the one before it, None if there is none."""
+def check_cut(
+    name: str, record: LogRecord, cut: Cut, before: Cut | None, common: Collection[int]
+) -> Iterator[Violation]:
+    """One row of the log's, and the one before it, None if there is none; `common` are all cuts over all shards."""
     if cut.end > record.last_stable_offset:
         yield Violation(
             name, f"ends at {cut.end} at cut {cut.number}, and can be read up to {record.last_stable_offset} only", 7
@@ -23,3 +25,11 @@ def check_cut(name: str, record: LogRecord, cut: Cut, before: Cut | None) -> Ite
         yield Violation(name, f"ends at {cut.end} at cut {cut.number}, and at {before.end} at cut {before.number}", 7)
     if cut.number == 0 and cut.end:
         yield Violation(name, f"begins with {cut.end} in the cut index, and not with 0", 7)
+    if common and cut.number > min(common) and cut.number not in common:
+        yield Violation(name, f"has a row of cut {cut.number}, which was not taken over all shards", 7)
+
+
+def check_common_cut(name: str, number: int, before: int, newest: int) -> Iterator[Violation]:
+    """One cut over all shards: the cut that it names as the one before it, and the one that stands before it."""
+    if not newest <= before < number:
+        yield Violation(name, f"cut {number} comes after cut {newest}, and says that it comes after cut {before}", 7)

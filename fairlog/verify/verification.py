@@ -37,7 +37,7 @@ from fairlog.verify.batches import DensityCheck, LogCheck, read_batch
 from fairlog.verify.committed_offsets import check_committed_offset
 from fairlog.verify.copies import CopiedBatch, CopiesCheck
 from fairlog.verify.counters import CountersCheck, TimeIndexCheck
-from fairlog.verify.cuts import check_cut
+from fairlog.verify.cuts import check_common_cut, check_cut
 from fairlog.verify.directories import Inventory, ShardInventory, check_inventory
 from fairlog.verify.findings import Summary, Violation
 from fairlog.verify.group_journals import group_journal_name, read_group_journal, shard_of_group_journal
@@ -90,6 +90,7 @@ class _Shard:
     time_entries: dict[int, list[tuple[int, int]]] = field(default_factory=dict[int, list[tuple[int, int]]])
     opened: dict[int, list[OpenInLog]] = field(default_factory=dict[int, list[OpenInLog]])
     newest_cuts: dict[int, Cut] = field(default_factory=dict[int, Cut])
+    common_cuts: set[int] = field(default_factory=set[int])
     aborted: dict[int, list[AbortedTransaction]] = field(default_factory=dict[int, list[AbortedTransaction]])
 
     def inventory(self) -> ShardInventory:
@@ -188,8 +189,8 @@ class Verification:
             layout.ABORTED: self._read_aborted,
             layout.CUTS: self._read_cut,
         }
-        # The logs first: all others are kept by their numbers.
-        for name in sorted(set(layout.TABLES) - {layout.META}, key=lambda table: table != layout.LOGS):
+        yield from self._read_common_cuts(shard, f"{path}, {layout.COMMON_CUTS.decode()}")
+        for name in layout.OF_LOGS:
             try:
                 for item in shard.logs.table(name):
                     if name != layout.LOGS and int.from_bytes(item.key[:4], "big") not in numbers:
@@ -203,6 +204,22 @@ class Verification:
                 yield Violation(
                     self._name(log), f"has number {record.number}, the next to be given is {shard.logs.numbers}"
                 )
+
+    def _read_common_cuts(self, shard: _Shard, name: str) -> Iterator[Violation]:
+        newest = 0
+        try:
+            for item in shard.logs.table(layout.COMMON_CUTS):
+                try:
+                    number, before = layout.decode_cut_number(item.key), layout.decode_cut_number(item.value)
+                except DamagedValue as error:
+                    yield Violation(name, f"key {item.key.hex()}: {error}")
+                    continue
+                yield from check_common_cut(name, number, before, newest)
+                shard.common_cuts.add(number)
+                newest = number
+        except DamagedPage as error:
+            yield Violation(name, str(error))
+        self.summary.counts["cuts over all shards"] += len(shard.common_cuts)
 
     def _read_record(self, item: Item, shard: _Shard, numbers: dict[int, LogId]) -> Iterator[Violation]:
         log = parse_log_untrusted(item.key)
@@ -269,7 +286,9 @@ class Verification:
         except DamagedValue as error:
             yield Violation(name, f"key {item.key.hex()}: {error}")
             return
-        yield from check_cut(name, shard.records[numbers[number]], cut, shard.newest_cuts.get(number))
+        yield from check_cut(
+            name, shard.records[numbers[number]], cut, shard.newest_cuts.get(number), shard.common_cuts
+        )
         shard.newest_cuts[number] = cut
         self.summary.counts["rows of the cut index"] += 1
 

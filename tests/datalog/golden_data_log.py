@@ -23,7 +23,7 @@ from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, ProducerE
 from tests.datalog.batches import batch, keyed_batch
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-DIRECTORY = GOLDEN / "data-log-5"
+DIRECTORY = GOLDEN / "data-log-6"
 ENVIRONMENT = DIRECTORY / "data.mdb.gz"
 ENVIRONMENT_1 = GOLDEN / "data-log" / "data.mdb.gz"
 """What version 1 has written: the same as version 3, without a compaction and without a log of the marker mode."""
@@ -33,6 +33,8 @@ ENVIRONMENT_3 = GOLDEN / "data-log-3" / "data.mdb.gz"
 """What version 3 has written: the same, without a cut index."""
 ENVIRONMENT_4 = GOLDEN / "data-log-4" / "data.mdb.gz"
 """What version 4 has written: the same, with nothing staged."""
+ENVIRONMENT_5 = GOLDEN / "data-log-5" / "data.mdb.gz"
+"""What version 5 has written: the same, without a cut over all shards, and without the batch before it."""
 DUMP = DIRECTORY / "dump.txt"
 MAP_BYTES = 1 << 24
 
@@ -46,12 +48,23 @@ MARKED_MS = 1_700_000_000_000
 ABORTED = AbortedTransaction(ProducerId(4000), Offset(0), Offset(3), Offset(2))
 OPEN = OpenInLog(TxId(ProducerId(4001), ProducerEpoch(1), 6), LeaderEpoch(1), Offset(2), 1)
 CLEANED = Cleaned(Offset(4), 70, None, (Cleaning(Offset(4), 1_700_000_003_000, 1),))
+COMMON_CUT = 7
 STAGED_MS = 1_700_000_004_000
 COMMITTED = CommittedOffset(Offset(3), 1, "note", 1_700_000_002_000)
 
 
 def fill(logs: DataLogs) -> None:
-    """Write one of everything, a batch last that is staged."""
+    """Write one of everything, last a cut over all shards, which a log has grown behind meanwhile."""
+    fill_as_version_5(logs)
+    with logs.write() as writer:
+        writer.append(COMPACTED_LOG, Offset(5), 1, KEYED_MS, compacted_batch(5, b"e"))
+        writer.append(COMPACTED_LOG, Offset(6), 1, KEYED_MS, compacted_batch(6, b"f"))
+    with logs.write() as writer:
+        writer.put_common_cut(COMMON_CUT, {TOPIC_LOG: Offset(4), COMPACTED_LOG: Offset(6), MARKED_LOG: Offset(2)})
+
+
+def fill_as_version_5(logs: DataLogs) -> None:
+    """What the golden file of version 5 has: a batch last that is staged."""
     fill_as_version_4(logs)
     with logs.write() as writer:
         writer.stage(TOPIC_LOG, Offset(4), 1, STAGED_MS, staged_batch())

@@ -21,7 +21,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from datalog import cuts
-from datalog.cuts import RECORDS_PER_CUT, SECONDS_PER_CUT, Cut, LogCuts, Unindexed, find_cut
+from datalog.cuts import (
+    RECORDS_PER_CUT,
+    SECONDS_PER_CUT,
+    Cut,
+    LogCuts,
+    LookedUp,
+    Unindexed,
+    find_cut,
+    search,
+)
 from datalog.interface import DataLogs, UnknownLog
 from fairlog_types import LogId, Offset
 from tests.datalog.behaviour import Interrupted, append, mark
@@ -102,7 +111,7 @@ def walk(index: Index, records_max: int) -> list[int]:
     return within[-1] if within else beyond[0] if beyond else clamped[-1]
 
 
-def search(index: Index, records_max: int) -> tuple[list[int], int]:
+def look_up(index: Index, records_max: int) -> tuple[list[int], int]:
     """What it finds, and how many rows it has looked up."""
     looked_up = 0
 
@@ -122,7 +131,7 @@ def search(index: Index, records_max: int) -> tuple[list[int], int]:
 @given(indexes(), st.integers(1, 40))
 def test_search_finds_what_a_walk_through_all_cuts_finds(index: Index, records_max: int) -> None:
     """The newest cut within the limit, or the first that has anything; no older one than all logs know."""
-    found, looked_up = search(index, records_max)
+    found, looked_up = look_up(index, records_max)
     assert found == walk(index, records_max)
     assert looked_up <= len(index.starts) * ceil(log2(len(index.ends) + 2))
 
@@ -133,7 +142,7 @@ def test_reader_that_goes_from_cut_to_cut_comes_to_the_end(index: Index, records
     """Each step has something, and the last one ends where the logs end."""
     now = index.ends[-1]
     while any(start < end for start, end in zip(index.starts, now, strict=True)):
-        found, _ = search(index, records_max)
+        found, _ = look_up(index, records_max)
         assert records(found, index.starts) > 0
         index = replace(index, starts=found)
     assert index.starts == [max(pair) for pair in zip(now, index.starts, strict=True)]
@@ -143,9 +152,54 @@ def test_search_does_not_look_up_what_cannot_change() -> None:
     """Logs that have been idle since the start cost nothing, however many there are."""
     busy, idle = {number: number for number in range(1001)}, {0: 0, 1: 1}
     index = Index([[1000] + [1] * 500], [busy, *[idle] * 500], [0] + [1] * 500)
-    found, looked_up = search(index, 10)
+    found, looked_up = look_up(index, 10)
     assert found == [10] + [1] * 500
     assert looked_up <= 11
+
+
+def search_over_shards(index: Index, usable: set[int], oldest: int, records_max: int) -> tuple[list[int], bool]:
+    """Of the cuts only some can be used; a lookup of another one finds the newest that is older."""
+    logs: list[LogCuts] = []
+    for start, end, rows in zip(index.starts, index.ends[-1], index.rows, strict=True):
+        ordered = [Cut(number, Offset(end)) for number, end in sorted(rows.items())] or [None]
+        logs.append(LogCuts(Offset(start), Offset(end), ordered[0], ordered[-1]))
+    searching = search(logs, records_max=records_max, oldest=oldest, newest=len(index.ends) - 1)
+    try:
+        lookup = next(searching)
+        while True:
+            number = max((cut for cut in usable if cut <= lookup.number), default=0)
+            ends = [
+                Offset(index.rows[log][max(older)])
+                if (older := [cut for cut in index.rows[log] if cut <= number])
+                else None
+                for log in lookup.logs
+            ]
+            lookup = searching.send(LookedUp(number, ends))
+    except StopIteration as stopped:
+        return [int(end) for end in stopped.value.ends], stopped.value.is_now
+
+
+@settings(max_examples=500)
+@given(indexes(), st.data(), st.integers(1, 40))
+def test_search_uses_no_cut_that_not_all_shards_know(index: Index, data: st.DataObject, records_max: int) -> None:
+    """As if the others had never been taken: the newest within the limit of those that can be used."""
+    *past, now = index.ends
+    numbers = st.sets(st.integers(1, len(past))) if past else st.just(set[int]())
+    usable, oldest = data.draw(numbers), data.draw(st.integers(0, len(past)))
+    found, is_now = search_over_shards(index, usable, oldest, records_max)
+    behind = [log for log, start in enumerate(index.starts) if start < now[log]]
+    known_from = max(1, oldest)
+    for log in behind:
+        if not index.rows[log]:
+            known_from = len(past) + 1
+        elif index.starts[log] < min(index.rows[log].items())[1]:
+            known_from = max(known_from, min(index.rows[log]))
+    candidates = [past[number - 1] for number in sorted(usable) if number >= known_from]
+    clamped = [[max(pair) for pair in zip(ends, index.starts, strict=True)] for ends in (*candidates, now)]
+    within = [ends for ends in clamped if 0 < records(ends, index.starts) <= records_max]
+    beyond = [ends for ends in clamped if records(ends, index.starts) > records_max]
+    assert found == (within[-1] if within else beyond[0] if beyond else clamped[-1])
+    assert not is_now or found == clamped[-1]
 
 
 # --- the index --------------------------------------------------------------------------------------
@@ -164,6 +218,8 @@ class Content:
     log_starts: Ends = field(default_factory=dict[LogId, int])
     kept: tuple[Ends, ...] = ()
     """The cuts of the index, all."""
+    common: tuple[tuple[int, Ends], ...] = ()
+    """Of these the ones that were taken over all shards, with their numbers."""
 
 
 @dataclass
@@ -188,6 +244,7 @@ class CutsMachine(RuleBasedStateMachine):
         self.known: list[tuple[State, Content]] = [(self.env.state, self.now)]
         """What each state of the engine means. States are kept, lest another be given their identity."""
         self.logs: DataLogs = open_memory_logs(NOWHERE, self.env)
+        self.noted: Ends = {}
         self.committed(self.now)
 
     def teardown(self) -> None:
@@ -232,7 +289,26 @@ class CutsMachine(RuleBasedStateMachine):
             kept, memory = (*kept, ends), Memory(0, self.now_s)
         self.memory = memory
         starts = {log: self.now.log_starts.get(log, 0) for log in ends}
-        self.committed(Content(ends, starts, kept))
+        self.committed(replace(self.now, ends=ends, log_starts=starts, kept=kept))
+
+    @rule()
+    def note(self) -> None:
+        """Where all logs end: a cut over all shards, if it is put."""
+        self.noted = dict(self.now.ends)
+
+    @rule(skipped=st.integers(0, 2))
+    def put_noted(self, skipped: int) -> None:
+        """The cut of before, though logs have grown, come and gone; other shards are ahead with their numbers."""
+        number = self.logs.newest_cut + 1 + skipped
+        ends = {log: end for log, end in self.noted.items() if log in self.now.ends}
+        newest = self.now.kept[-1] if self.now.kept else {}
+        if any(ends.get(log, 0) < end for log, end in newest.items()):
+            return  # a newer one was kept meanwhile
+        with self.logs.write() as writer:
+            writer.put_common_cut(number, {log: Offset(end) for log, end in self.noted.items()})
+        common = (*self.now.common, (number, ends))
+        self.committed(replace(self.now, kept=(*self.now.kept, ends), common=common))
+        assert self.logs.newest_cut == number
 
     @rule(log=st.sampled_from(LOGS), start=st.integers(0, 40), batches_max=st.sampled_from([None, 1, 3]))
     def delete(self, log: LogId, start: int, batches_max: int | None) -> None:
@@ -254,8 +330,10 @@ class CutsMachine(RuleBasedStateMachine):
         def without(ends: Ends) -> Ends:
             return {other: end for other, end in ends.items() if other != log}
 
+        self.noted = without(self.noted)
         kept = tuple(without(ends) for ends in self.now.kept)
-        self.committed(Content(without(self.now.ends), without(self.now.log_starts), kept))
+        common = tuple((number, without(ends)) for number, ends in self.now.common)
+        self.committed(Content(without(self.now.ends), without(self.now.log_starts), kept, common))
 
     @rule(how=st.sampled_from(["stop", "kill", "power cut"]), seed=st.integers(0, 3))
     def start_again(self, how: str, seed: int) -> None:
@@ -266,6 +344,7 @@ class CutsMachine(RuleBasedStateMachine):
             self.env = after(Random(seed))
         (content,) = [content for state, content in self.known if state is self.env.state][-1:]
         self.logs = open_memory_logs(NOWHERE, self.env)
+        self.noted = {}
         self.memory = Memory()
         self.committed(content)
 
@@ -297,6 +376,19 @@ class CutsMachine(RuleBasedStateMachine):
             size = sum(max(0, end - self.now.log_starts[log]) for log, end in ends.items())
             if size:
                 assert self.logs.cut_within(starts, records_max=size) == self.expected(starts, size)
+
+    @invariant()
+    def every_common_cut_is_known(self) -> None:
+        """By its number, and as the newest one before the next."""
+        for number, ends in self.now.common[-6:]:
+            found = self.logs.ends_at(number, list(self.now.ends))
+            assert found.number == number
+            for log, end in found.by_log.items():
+                assert max(end, self.now.log_starts[log]) == max(ends.get(log, 0), self.now.log_starts[log])
+        if self.now.common:
+            oldest, newest = self.now.common[0][0], self.now.common[-1][0]
+            assert self.logs.known_cuts({}).oldest_common == oldest
+            assert self.logs.ends_at(newest + 5, []).number == newest
 
 
 CutsMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

@@ -71,7 +71,7 @@ def test_open_newer_format_is_refused_by_name(tmp_path: Path) -> None:
     """An environment of a later Fairlog is left alone; the message names both versions and the directory."""
     LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES).close()
     put_raw(tmp_path, layout.META, layout.FORMAT_KEY, layout.encode_format(7))
-    with pytest.raises(UnknownFormat, match=rf"{tmp_path}.*version 7.*knows 5"):
+    with pytest.raises(UnknownFormat, match=rf"{tmp_path}.*version 7.*knows 6"):
         LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
 
 

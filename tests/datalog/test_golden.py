@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from datalog.cuts import Cut, EndsAtCut, LogCuts
 from datalog.environment import LmdbDataLogs
 from datalog.interface import Cleaned, Mark, ReadRequest, ReadResult, TimestampOffset, Unit
 from datalog.keyed import open_batch
@@ -19,6 +20,7 @@ from tests.datalog.golden_data_log import (
     ABORTED,
     CLEANED,
     COMMITTED,
+    COMMON_CUT,
     COMPACTED_LOG,
     DUMP,
     ENVIRONMENT,
@@ -26,6 +28,7 @@ from tests.datalog.golden_data_log import (
     ENVIRONMENT_2,
     ENVIRONMENT_3,
     ENVIRONMENT_4,
+    ENVIRONMENT_5,
     KEYED_MS,
     MAP_BYTES,
     MARKED_LOG,
@@ -49,10 +52,11 @@ OLDER = {
     "version 2": ENVIRONMENT_2,
     "version 3": ENVIRONMENT_3,
     "version 4": ENVIRONMENT_4,
+    "version 5": ENVIRONMENT_5,
 }
 
 
-@pytest.fixture(params=[*OLDER.values(), ENVIRONMENT], ids=[*OLDER, "version 5"])
+@pytest.fixture(params=[*OLDER.values(), ENVIRONMENT], ids=[*OLDER, "version 6"])
 def golden(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A copy of the environment that a version wrote."""
     (tmp_path / "data.mdb").write_bytes(gzip.decompress(request.param.read_bytes()))
@@ -98,7 +102,7 @@ def test_environment_of_an_older_version_becomes_this_one(tmp_path: Path, older:
     assert logs.open_transactions(TOPIC_LOG) == [OPEN]
     assert logs.bounds(TOPIC_LOG).last_stable_offset == OPEN.first_offset
     logs.close()
-    assert "666f726d6174  46414952444c4f4700000005" in dump(tmp_path)
+    assert "666f726d6174  46414952444c4f4700000006" in dump(tmp_path)
 
 
 def test_compacted_log_reads_as_it_was_written(tmp_path: Path) -> None:
@@ -166,6 +170,21 @@ def test_staged_batch_is_there_for_nobody_and_gone_once_the_file_is_opened(tmp_p
     assert logs.offset_for_timestamp(TOPIC_LOG, STAGED_MS) is None
     logs.close()
     assert staged not in dump(tmp_path)
+
+
+def test_common_cut_reads_as_it_was_written(tmp_path: Path) -> None:
+    """What version 6 has added: a cut over all shards, told from the one before it that was taken alone."""
+    (tmp_path / "data.mdb").write_bytes(gzip.decompress(ENVIRONMENT.read_bytes()))
+    logs = LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
+    assert logs.newest_cut == COMMON_CUT
+    known = logs.known_cuts(dict.fromkeys((TOPIC_LOG, COMPACTED_LOG), Offset(4)))
+    assert (known.oldest_common, known.newest_own) == (COMMON_CUT, 1)
+    assert known.by_log[COMPACTED_LOG] == LogCuts(Offset(4), Offset(7), Cut(0, Offset(0)), Cut(COMMON_CUT, Offset(6)))
+    own, common = {COMPACTED_LOG: Offset(5)}, {COMPACTED_LOG: Offset(6)}
+    assert logs.ends_at(COMMON_CUT - 1, [COMPACTED_LOG]) == EndsAtCut(COMMON_CUT - 1, own)
+    assert logs.ends_at(COMMON_CUT, [COMPACTED_LOG]) == EndsAtCut(COMMON_CUT, common)
+    assert logs.ends_at(COMMON_CUT + 1, [COMPACTED_LOG]) == EndsAtCut(COMMON_CUT, common)
+    logs.close()
 
 
 def test_format_page_shows_the_golden_dump() -> None:

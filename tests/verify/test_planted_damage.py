@@ -177,6 +177,22 @@ def keep_a_cut_from_before_the_log_was_made(planted: Planted) -> None:
     put_cut(planted, 0, 1)
 
 
+def keep_a_cut_that_no_other_shard_has(planted: Planted) -> None:
+    put_common_cut(planted, 1 << 40, (1 << 40) - 1)
+    put_cut(planted, (1 << 40) + 1, planted.record().next_offset)
+
+
+def keep_a_common_cut_from_before_the_last_one(planted: Planted) -> None:
+    put_common_cut(planted, 1 << 40, 7)
+    put_common_cut(planted, (1 << 40) + 1, 7)
+
+
+def put_common_cut(planted: Planted, number: int, before: int) -> None:
+    key, value = layout.encode_cut_number(number), layout.encode_cut_number(before)
+    with planted.writing() as (txn, database):
+        txn.put(key, value, db=database(layout.COMMON_CUTS))
+
+
 def put_cut(planted: Planted, number: int, end: int) -> None:
     log = planted.record().number
     with planted.writing() as (txn, database):
@@ -370,6 +386,14 @@ FIRST = [
     (
         keep_a_cut_from_before_the_log_was_made,
         r"t-0 .*: begins with 1 in the cut index, and not with 0 \(invariant 7\)",
+    ),
+    (
+        keep_a_cut_that_no_other_shard_has,
+        r"t-0 .*: has a row of cut 1099511627777, which was not taken over all shards \(invariant 7\)",
+    ),
+    (
+        keep_a_common_cut_from_before_the_last_one,
+        r"fairlog\.commoncuts: cut 1099511627777 comes after cut 1099511627776, and says that it comes after cut 7 \(inv",
     ),
     (put_an_entry_of_no_log, r"data\.mdb, fairlog\.time: the key \w+ belongs to no log"),
     (damage_a_page, r"data\.mdb: byte \d+: leaf page \d+ was expected"),
