@@ -20,7 +20,7 @@ newest row.
 In a node of several shards each has such an index, and a cut is taken over all of them (`shard.kept_cuts`). It has the
 same number in each, and a shard keeps a list of these *common* cuts. Where it has lost the rows of one with the power,
 it has lost the entry of the list as well: such a cut is of no use, and the search takes the next older one. A node that
-had one shard at first has older cuts of its own, which were taken while the others did not exist.
+had one shard at first has older cuts of its own, which were taken while the logs of all others did not exist.
 
 *End* is the last stable offset: in a log of journal mode the high watermark. In a log of marker mode a hung transaction
 holds it back, also for the records of decided transactions. There cuts may contain part of a transaction; they only say
@@ -107,12 +107,10 @@ class LogCuts:
 class KnownCuts:
     """What one shard knows about the cuts of some logs."""
 
-    oldest_common: int | None
-    """The number of its oldest common cut; None if it has none. It knows all older ones that other shards have."""
     newest: int
     """The number of its newest cut, 0 if it has none."""
     newest_own: int
-    """The number of the newest cut that it took alone, before there were others; 0 if it took none."""
+    """The number of the newest cut that it took alone, before there were common ones; 0 if it took none."""
     by_log: Mapping[LogId, LogCuts]
 
 
@@ -121,7 +119,7 @@ class EndsAtCut:
     """Where some logs of one shard ended at a cut."""
 
     number: int
-    """Of the newest cut that it knows, of those that are not newer than the requested one."""
+    """Of the newest cut that it knows, of those that are not newer than the requested one; 0 if it knows none."""
     by_log: Mapping[LogId, Offset]
     """Logs that were not known yet at that cut are missing."""
 
@@ -137,7 +135,7 @@ class LookedUp(NamedTuple):
     """What it is answered."""
 
     number: int
-    """Of the newest cut that can be used, of those that are not newer than the requested one."""
+    """Of the newest cut that can be used, of those that are not newer than the requested one; 0 if there is none."""
     ends: Sequence[Offset | None]
     """Of the requested logs; None for one that was not known yet at that cut."""
 
@@ -150,14 +148,12 @@ class FoundCut(NamedTuple):
     """It is the current state, and no older cut."""
 
 
-def search(
-    logs: Sequence[LogCuts], *, records_max: int, oldest: int, newest: int
-) -> Generator[Lookup, LookedUp, FoundCut]:
+def search(logs: Sequence[LogCuts], *, records_max: int, newest: int) -> Generator[Lookup, LookedUp, FoundCut]:
     """Find the newest cut that has at most `records_max` records after the starts; ends in the order of `logs`.
 
     If no such cut has any records, it is the oldest cut that has some, so a reader makes progress as long as there is
-    something to read. The current state is the newest cut. No end is before its log's start. The other cuts that can be
-    used have numbers from `oldest` to `newest`.
+    something to read. The current state is the newest cut. No end is before its log's start. The newest of the others
+    that can be used has the number `newest` at most.
 
     Each step asks for the logs that are still undecided; there are about log2(number of cuts) steps.
     """
@@ -168,7 +164,7 @@ def search(
         return FoundCut(now, is_now=True)
     # Before its oldest row a log is not known, which is no loss where that lies before the start.
     not_before = [row.number for index, row in zip(behind, first_rows, strict=True) if row.end > logs[index].start]
-    first = max(oldest, max(not_before, default=min(row.number for row in first_rows)))
+    first = max(not_before, default=min(row.number for row in first_rows))
     # `small` has records_max at most, `large` more; the one before the first is taken to have none.
     small, small_ends = first - 1, [log.start for log in logs]
     large, large_ends, large_is_now = newest + 1, now, True
@@ -200,7 +196,7 @@ def find_cut(logs: Sequence[LogCuts], *, records_max: int, end_at: Callable[[int
     `end_at(index, cut)` looks up the end of `logs[index]` at a cut that is not older than the log's oldest row.
     """
     newest = max((log.newest.number for log in logs if log.newest is not None), default=0)
-    searching = search(logs, records_max=records_max, oldest=0, newest=newest)
+    searching = search(logs, records_max=records_max, newest=newest)
     try:
         lookup = next(searching)
         while True:

@@ -234,9 +234,9 @@ class LmdbDataLogs:
         with self._reading("looking for cuts") as txn:
             return reader.find_known_cuts(txn, self._tables, starts)
 
-    def ends_at(self, number: int, logs: Collection[LogId]) -> EndsAtCut:
+    def ends_at(self, number: int, logs: Collection[LogId], *, common: bool) -> EndsAtCut:
         with self._reading("looking for a cut") as txn:
-            return reader.find_ends_at(txn, self._tables, number, logs)
+            return reader.find_ends_at(txn, self._tables, number, logs, common=common)
 
     def offset_for_timestamp(self, log: LogId, timestamp_ms: int) -> TimestampOffset | None:
         database = self._batches.get(log)
@@ -479,7 +479,7 @@ def _find_unindexed(txn: Transaction, tables: Tables, logs: Iterable[LogId]) -> 
             if newest is not None:
                 unindexed.next_number = max(unindexed.next_number, newest.number + 1)
     with txn.cursor(db=tables.common_cuts) as common:
-        unindexed.next_number = max(unindexed.next_number, (reader.newest_common_cut(common) or 0) + 1)
+        unindexed.next_number = max(unindexed.next_number, reader.newest_common_cut(common) + 1)
     return unindexed
 
 

@@ -425,11 +425,8 @@ class DataLogs(Protocol):
         """
         ...
 
-    def ends_at(self, number: int, logs: Collection[LogId]) -> EndsAtCut:
-        """Where these logs ended at the newest known cut that is not newer than the one with that number.
-
-        Older than the oldest common cut all cuts are known.
-        """
+    def ends_at(self, number: int, logs: Collection[LogId], *, common: bool) -> EndsAtCut:
+        """Where these logs ended at the cut with that number; of common cuts, at the newest one that is not newer."""
         ...
 
     def offset_for_timestamp(self, log: LogId, timestamp_ms: int) -> TimestampOffset | None:

@@ -118,17 +118,18 @@ def find_known_cuts(txn: Transaction, tables: Tables, starts: Mapping[LogId, Off
             if (record := find_record(txn, tables, log)) is not None
         }
         if common.first():
-            oldest, newest_own = _common_cut(common), layout.decode_cut_number(common.value())
-            return KnownCuts(oldest, newest_common_cut(common) or oldest, newest_own, by_log)
+            newest_own = layout.decode_cut_number(common.value())
+            return KnownCuts(newest_common_cut(common), newest_own, by_log)
         newest = max((cuts.newest.number for cuts in by_log.values() if cuts.newest is not None), default=0)
-        return KnownCuts(None, newest, newest, by_log)
+        return KnownCuts(newest, newest, by_log)
 
 
-def find_ends_at(txn: Transaction, tables: Tables, number: int, logs: Iterable[LogId]) -> EndsAtCut:
+def find_ends_at(txn: Transaction, tables: Tables, number: int, logs: Iterable[LogId], *, common: bool) -> EndsAtCut:
     """Implements `DataLogs.ends_at`."""
-    with txn.cursor(db=tables.cuts) as rows, txn.cursor(db=tables.common_cuts) as common:
-        if common.first() and number >= _common_cut(common):
-            number = newest_common_cut(common, at=number) or number
+    with txn.cursor(db=tables.cuts) as rows:
+        if common:
+            with txn.cursor(db=tables.common_cuts) as cuts:
+                number = newest_common_cut(cuts, at=number)
         ends: dict[LogId, Offset] = {}
         for log in logs:
             record = find_record(txn, tables, log)
@@ -138,14 +139,10 @@ def find_ends_at(txn: Transaction, tables: Tables, number: int, logs: Iterable[L
         return EndsAtCut(number, ends)
 
 
-def newest_common_cut(common: Cursor, *, at: int = _LAST_CUT) -> int | None:
-    """The number of the newest common cut that is not newer than the cut `at`; None if there is none."""
+def newest_common_cut(common: Cursor, *, at: int = _LAST_CUT) -> int:
+    """The number of the newest common cut that is not newer than the cut `at`; 0 if there is none."""
     behind = common.set_range(layout.encode_cut_number(at + 1))
-    return _common_cut(common) if (common.prev() if behind else common.last()) else None
-
-
-def _common_cut(common: Cursor) -> int:
-    return layout.decode_cut_number(common.key())
+    return layout.decode_cut_number(common.key()) if (common.prev() if behind else common.last()) else 0
 
 
 def newest_cut(rows: Cursor, number: int, *, at: int = _LAST_CUT) -> Cut | None:

@@ -157,13 +157,13 @@ def test_search_does_not_look_up_what_cannot_change() -> None:
     assert looked_up <= 11
 
 
-def search_over_shards(index: Index, usable: set[int], oldest: int, records_max: int) -> tuple[list[int], bool]:
+def search_over_shards(index: Index, usable: set[int], records_max: int) -> tuple[list[int], bool]:
     """Of the cuts only some can be used; a lookup of another one finds the newest that is older."""
     logs: list[LogCuts] = []
     for start, end, rows in zip(index.starts, index.ends[-1], index.rows, strict=True):
         ordered = [Cut(number, Offset(end)) for number, end in sorted(rows.items())] or [None]
         logs.append(LogCuts(Offset(start), Offset(end), ordered[0], ordered[-1]))
-    searching = search(logs, records_max=records_max, oldest=oldest, newest=len(index.ends) - 1)
+    searching = search(logs, records_max=records_max, newest=len(index.ends) - 1)
     try:
         lookup = next(searching)
         while True:
@@ -185,10 +185,10 @@ def test_search_uses_no_cut_that_not_all_shards_know(index: Index, data: st.Data
     """As if the others had never been taken: the newest within the limit of those that can be used."""
     *past, now = index.ends
     numbers = st.sets(st.integers(1, len(past))) if past else st.just(set[int]())
-    usable, oldest = data.draw(numbers), data.draw(st.integers(0, len(past)))
-    found, is_now = search_over_shards(index, usable, oldest, records_max)
+    usable = data.draw(numbers)
+    found, is_now = search_over_shards(index, usable, records_max)
     behind = [log for log, start in enumerate(index.starts) if start < now[log]]
-    known_from = max(1, oldest)
+    known_from = 1
     for log in behind:
         if not index.rows[log]:
             known_from = len(past) + 1
@@ -381,14 +381,15 @@ class CutsMachine(RuleBasedStateMachine):
     def every_common_cut_is_known(self) -> None:
         """By its number, and as the newest one before the next."""
         for number, ends in self.now.common[-6:]:
-            found = self.logs.ends_at(number, list(self.now.ends))
+            found = self.logs.ends_at(number, list(self.now.ends), common=True)
             assert found.number == number
             for log, end in found.by_log.items():
                 assert max(end, self.now.log_starts[log]) == max(ends.get(log, 0), self.now.log_starts[log])
         if self.now.common:
             oldest, newest = self.now.common[0][0], self.now.common[-1][0]
-            assert self.logs.known_cuts({}).oldest_common == oldest
-            assert self.logs.ends_at(newest + 5, []).number == newest
+            assert self.logs.known_cuts({}).newest == newest
+            assert self.logs.ends_at(newest + 5, [], common=True).number == newest
+            assert self.logs.ends_at(oldest - 1, [], common=True).number == 0
 
 
 CutsMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
