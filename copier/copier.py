@@ -112,12 +112,14 @@ class Copier:
         on_failure: Callable[[StorageFailure], None],
         chunk_bytes_max: int = CHUNK_BYTES_MAX,
         backlog_bytes_max: int = BACKLOG_BYTES_MAX,
+        keeps_cuts: bool = True,
     ) -> None:
         """Make a copier; `run` starts it.
 
         `journal_of` gives the journal of every log that is submitted, until it is forgotten. `on_copied` is
         called after each chunk with the new high watermark of each log that got records, and the last stable
-        offset of (at least) these. `on_failure` is called once, when copying stops for good. Neither may raise.
+        offset of (at least) these. `on_failure` is called once, when copying stops for good. Neither may raise. With
+        `keeps_cuts`, what a chunk leaves may be stored as a cut (`datalog.cuts`).
         """
         self.failed: StorageFailure | None = None
         self._data_logs = data_logs
@@ -126,6 +128,7 @@ class Copier:
         self._on_failure = on_failure
         self._chunk_bytes_max = chunk_bytes_max
         self._backlog_bytes_max = backlog_bytes_max
+        self._keeps_cuts = keeps_cuts
 
         self._backlog = Backlog()
         self._staging: Staging | None = None
@@ -378,7 +381,7 @@ class Copier:
             self._account(copied)
 
     async def _apply(self, groups: Sequence[Group], staged: Mapping[LogId, Sequence[int]]) -> Copied:
-        cut_at_s = trio.current_time() if self._recovered_are_copied else None
+        cut_at_s = trio.current_time() if self._keeps_cuts and self._recovered_are_copied else None
         return await self._in_thread(
             logs_of(groups),
             lambda journals: apply(groups, self._data_logs, journals, self._dropped, cut_at_s, staged),

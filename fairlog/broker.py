@@ -173,6 +173,12 @@ class Cutting(Protocol):
     async def cut(self, logs: Sequence[LogId]) -> Cuts | NoCut: ...
 
 
+class PastCuts(Protocol):
+    """Older cuts over several shards; `shard.past_cuts.PastCuts` says what the method promises."""
+
+    async def find(self, starts: Mapping[LogId, Offset], *, records_max: int) -> Cuts | NoCut | None: ...
+
+
 class OtherOffsets(Protocol):
     """Offsets that other shards write; `shard.other_offsets.OtherOffsets` says what the method promises."""
 
@@ -287,6 +293,7 @@ class Broker:
     groups: Groups
     group_configs: LiveGroupConfigs
     cutting: Cutting | None = None
+    past_cuts: PastCuts | None = None
     """What takes cuts over several shards; None if this broker is alone."""
     other_offsets: OtherOffsets | None = None
     """What has other shards write offsets; None if this broker is alone."""

@@ -159,6 +159,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 await offsets.load()
                 background.start_soon(shard.coordinator.run)  # from now on what is open may time out
                 background.start_soon(topics.run)
+                background.start_soon(shard.keep_cuts)
                 groups.resume(persister, persisted_groups)
                 background.start_soon(persister.run)
                 background.start_soon(groups.run)
@@ -178,6 +179,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     groups,
                     group_configs,
                     shard.cutting,
+                    shard.past_cuts,
                     shard.other_offsets,
                     other_coordinators,
                 )

@@ -31,10 +31,24 @@ from coordinator.messages import (
     Resume,
     Undecided,
 )
-from fairlog_types import LogId, ShardNumber, StorageFailure, TxId
+from fairlog_types import CorruptStorage, ShardNumber, StorageFailure, TxId
 from journal.journal import NoFiles
 from shard.adding import AddLog, LogAdded
-from shard.cut_messages import AwaitEnds, CutAnswer, CutLogs, CutQuestion, Cuts, Hold, NoCut, Release, TakeCut
+from shard.cut_messages import (
+    AwaitEnds,
+    CutAnswer,
+    CutLogs,
+    CutQuestion,
+    FindCuts,
+    FindEnds,
+    Hold,
+    KeepCut,
+    KeepEnds,
+    NoCut,
+    NoteEnds,
+    Release,
+    TakeCut,
+)
 from shard.offset_messages import WriteOffsets
 from shard.other_offsets import OwnOffsets
 from shard.own_cuts import OwnCuts
@@ -91,11 +105,11 @@ class Commands:
         participant: Participant,
         epoch: int,
         own_cuts: OwnCuts,
-        take_cut: Callable[[Sequence[LogId]], Awaitable[Cuts | NoCut]],
+        take_cut: Callable[[TakeCut | KeepCut], Awaitable[CutAnswer]],
         own_offsets: OwnOffsets,
         add_log: Callable[[AddLog], Awaitable[LogAdded]],
     ) -> None:
-        """`epoch` is that of this shard; `take_cut` takes one over all shards; `add_log` is the coordinator's."""
+        """`epoch` is that of this shard; `take_cut` takes cuts over all shards; `add_log` is the coordinator's."""
         self._participant = participant
         self._epoch = epoch
         self._own_cuts = own_cuts
@@ -147,8 +161,16 @@ class Commands:
                 return _at_once(self._own_cuts.cut(logs))
             case Release(number):
                 return _at_once(self._own_cuts.release(shard, number))
-            case TakeCut(logs):
-                return lambda: self._take_cut(logs)
+            case NoteEnds(hold):
+                return _at_once(self._own_cuts.note(hold))
+            case KeepEnds():
+                return lambda: self._own_cuts.keep(body)
+            case TakeCut() | KeepCut():
+                return lambda: self._take_cut(body)
+            case FindCuts():
+                return lambda: _or_no_cut(self._own_cuts.find(body))
+            case FindEnds():
+                return lambda: _or_no_cut(self._own_cuts.find_ends(body))
             case WriteOffsets():
                 return lambda: self._own_offsets.write(body)
             case AddLog():
@@ -180,6 +202,13 @@ async def _prepared_again(participant: Participant, shard: ShardNumber, messages
             logger.warning("prepared again only after a restart of this shard", reason=str(failure))
             pause_s = math.inf
         await trio.sleep(pause_s)
+
+
+async def _or_no_cut(answering: Awaitable[CutAnswer]) -> CutAnswer:
+    try:
+        return await answering
+    except (StorageFailure, CorruptStorage) as failure:
+        return NoCut(str(failure))
 
 
 async def _or_failed(executing: Awaitable[Any]) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fairlog_types import LogId
+from datalog.cuts import EndsAtCut, KnownCuts
+from fairlog_types import LogId, Offset
 from partition.answers import LogCut
 
 
@@ -46,6 +47,44 @@ class TakeCut:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepCut:
+    """Have all shards keep a cut. Answered with None or NoCut."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoteEnds:
+    """Note how far all logs that are led there can be read, at one instant within a hold. Answered with Noted."""
+
+    hold: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeepEnds:
+    """The hold was in force to the end: store what was noted in it as a cut. Answered with None."""
+
+    hold: int
+    number: int
+    """Of the cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindCuts:
+    """What is known of the cuts of these logs, each read from its start? Answered with CutsOf."""
+
+    starts: Mapping[LogId, Offset]
+
+
+@dataclass(frozen=True, slots=True)
+class FindEnds:
+    """Where did these logs end at that cut? Answered with EndsAtCut."""
+
+    number: int
+    logs: tuple[LogId, ...]
+    common: bool
+    """At the newest cut that was taken over all shards, of those that are not newer than that one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """Of Hold: whether nothing is under way. Of Release: whether nothing has begun since."""
 
@@ -60,11 +99,28 @@ class Cuts:
 
 
 @dataclass(frozen=True, slots=True)
+class Noted:
+    """Of NoteEnds."""
+
+    newest: int
+    """The number of the shard's newest cut; 0 if it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutsOf:
+    """What one shard knows of the cuts of some logs, without the logs that are not led there."""
+
+    known: KnownCuts
+    now: Mapping[LogId, LogCut]
+    """How far each can be read."""
+
+
+@dataclass(frozen=True, slots=True)
 class NoCut:
     """No cut can be taken now. The same question may be asked again."""
 
     reason: str
 
 
-CutQuestion = AwaitEnds | Hold | CutLogs | Release | TakeCut
-CutAnswer = Held | Cuts | NoCut | None
+CutQuestion = AwaitEnds | Hold | CutLogs | Release | TakeCut | KeepCut | NoteEnds | KeepEnds | FindCuts | FindEnds
+CutAnswer = Held | Cuts | NoCut | Noted | CutsOf | EndsAtCut | None

@@ -17,6 +17,14 @@ took, so a reader who asks again and again does not stop them. If a shard is dow
 it does not answer AwaitEnds. It gets no further question but Release while it has one to answer, so none pile up:
 whoever asks next waits for that answer, as long as the one before would have.
 
+A cut that all shards keep for readers with a limit (`shard.kept_cuts`) is taken in the same way, of all logs; in place
+of CutLogs and behind Release there are two other questions:
+
+    NoteEnds    note how far your logs can be read, at this instant; what is the number of your newest cut?
+    KeepEnds    that was cut n: store it
+
+The number is one more than the newest of all shards. A cut that a shard does not store, for it is killed, is not used.
+
 A backup takes its cut itself, in the files of the shards. It has the TAKER do all but CutLogs, in `while_all_hold`; to
 the coordinators this is a cut like any other.
 """
@@ -25,15 +33,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import trio
 
-from fairlog_types import LogId, ShardNumber, StorageFailure
-from shard.cut_messages import AwaitEnds, CutLogs, CutQuestion, Cuts, Held, Hold, NoCut, Release, TakeCut
+from fairlog_types import LogId, ShardNumber
+from shard.asking import NoAnswer, Question, answers_of
+from shard.cut_messages import (
+    AwaitEnds,
+    CutLogs,
+    CutQuestion,
+    Cuts,
+    Held,
+    Hold,
+    KeepCut,
+    KeepEnds,
+    NoCut,
+    NoteEnds,
+    Release,
+    TakeCut,
+)
 from shard.ends import OWN_WAIT_S
 from shard.holding import DRAIN_S, HOLD_S
-from shard.links import Asked, Links
+from shard.links import Links
 from shard.own_cuts import OwnCuts
 
 TAKER = ShardNumber(0)
@@ -44,21 +66,14 @@ _HAVE_TAKEN_S = _TAKEN_S + HOLD_S
 
 PAUSE_MIN_S = 0.005
 """Between two cuts."""
+KEEP_SHARE = 100
+"""Cuts that are kept hold commits for one part of the time in so many."""
+
 PAUSE_MAX_S = 0.5
 """Between two attempts, if a coordinator cannot hold: doubled each time."""
 
 
 _Found = TypeVar("_Found")
-
-
-class _NoAnswer(Exception):
-    """A shard has not answered in time. The message names it."""
-
-
-class _Question(NamedTuple):
-    asked: Asked
-    due_s: float
-    """When the shard will have answered, unless it is down."""
 
 
 class Cutting:
@@ -73,11 +88,14 @@ class Cutting:
         self._links = links
         self._shard_of = shard_of
         self._lock = trio.Lock()
-        self._asked: dict[ShardNumber, _Question] = {}
+        self._asked: dict[ShardNumber, Question] = {}
         """The last one to each other shard."""
         self._holds = 0
         self._earliest_s = 0.0
         """When the next cut may begin."""
+        self._kept_s = -math.inf
+        """When the last cut began that is kept."""
+        self._keep_earliest_s = 0.0
 
     async def cut(self, logs: Sequence[LogId]) -> Cuts | NoCut:
         """The newest cut of those of these logs that are led, with all that was answered before the question.
@@ -88,14 +106,62 @@ class Cutting:
             async with self._lock:
                 try:
                     return await (self._take(logs) if self._own == TAKER else self._have_taken(logs))
-                except _NoAnswer as none:
+                except NoAnswer as none:
                     return NoCut(str(none))
         return NoCut("the shards have not agreed on a cut in time")
 
     async def _have_taken(self, logs: Iterable[LogId]) -> Cuts | NoCut:
-        """Raises _NoAnswer, as all that follow."""
-        (answer,) = await _answers(await self._ask({TAKER: TakeCut(tuple(logs))}, _HAVE_TAKEN_S))
+        """Raises NoAnswer, as all that follow."""
+        (answer,) = await answers_of(await self._ask({TAKER: TakeCut(tuple(logs))}, _HAVE_TAKEN_S))
         return answer
+
+    async def keep(self) -> NoCut | None:
+        """Have all shards keep a cut of all their logs. None: one was taken since the call.
+
+        NoCut: none can be, or one was taken so little ago that it would hold commits for too long. Ask again later.
+        """
+        if self._own != TAKER:
+            return await self._links.ask(TAKER, KeepCut()).answer()
+        now_s = trio.current_time()
+        if now_s < self._keep_earliest_s:
+            return NoCut("a cut was kept a moment ago")
+        async with self._lock:
+            if self._kept_s >= now_s:
+                return None
+            try:
+                with trio.move_on_after(_TAKEN_S):
+                    return await self._keep()
+            except NoAnswer as none:
+                return NoCut(str(none))
+        return NoCut("the shards have not agreed on a cut in time")
+
+    async def _keep(self) -> NoCut | None:
+        """Raises NoAnswer."""
+        others = dict.fromkeys(self._links.others, ())
+        refused = await self._await_ends((), others)  # nobody is held while a shard is down
+        if refused is not None:
+            return refused
+        await trio.sleep_until(self._earliest_s)
+        began_s = trio.current_time()
+
+        async def note() -> int:
+            """The number of the newest cut of all shards."""
+            hold = self._holds
+            asked = await self._ask(dict.fromkeys(others, NoteEnds(hold)), HOLD_S)
+            own = self._own_cuts.note(hold)
+            return max(noted.newest for noted in (own, *await answers_of(asked)))
+
+        newest = await self._while_all_hold(others, note, PAUSE_MIN_S)
+        now_s = trio.current_time()
+        self._keep_earliest_s = now_s + KEEP_SHARE * (now_s - began_s)
+        if newest is None:
+            return NoCut("a commit is under way for too long, or a shard has not held to the end")
+        self._kept_s = began_s
+        keep = KeepEnds(self._holds, newest[0] + 1)
+        for shard in others:
+            self._say(shard, keep, HOLD_S)
+        await self._own_cuts.keep(keep)
+        return None
 
     async def while_all_hold(self, inside: Callable[[], Awaitable[None]]) -> bool | NoCut:
         """Run `inside` while all coordinators hold, and what was answered before the call can be read in every shard.
@@ -122,7 +188,7 @@ class Cutting:
                 if waiting.cancelled_caught:
                     return NoCut("what was answered before cannot be read in time")
                 return await self._while_all_hold(by_shard, within_a_hold, PAUSE_MIN_S) == (True,)
-            except _NoAnswer as none:
+            except NoAnswer as none:
                 return NoCut(str(none))
 
     async def _take(self, logs: Iterable[LogId]) -> Cuts | NoCut:
@@ -138,7 +204,7 @@ class Cutting:
         async def ends() -> Cuts:
             found = dict(self._own_cuts.cut(own_logs).by_log)
             asked = await self._ask({shard: CutLogs(tuple(of)) for shard, of in by_shard.items()}, HOLD_S)
-            for cuts in await _answers(asked):
+            for cuts in await answers_of(asked):
                 found |= cuts.by_log
             return Cuts(found)
 
@@ -156,7 +222,7 @@ class Cutting:
         """None for logs: all of that shard."""
         questions = {shard: AwaitEnds(None if of is None else tuple(of)) for shard, of in by_shard.items()}
         asked = await self._ask(questions, OWN_WAIT_S)
-        for answer in (await self._own_cuts.await_ends(own_logs), *await _answers(asked)):
+        for answer in (await self._own_cuts.await_ends(own_logs), *await answers_of(asked)):
             if isinstance(answer, NoCut):
                 return answer
         return None
@@ -166,19 +232,19 @@ class Cutting:
     ) -> tuple[_Found] | None:
         """What is found inside a hold of all coordinators; at least `pause_s` must pass before the next one.
 
-        None: a coordinator cannot hold, or has not held to the end. Raises _NoAnswer, and what `inside` raises.
+        None: a coordinator cannot hold, or has not held to the end. Raises NoAnswer, and what `inside` raises.
         """
         began_s = trio.current_time()
         self._holds += 1
         number, released = self._holds, False
         asked = await self._ask(dict.fromkeys(others, Hold(number)), DRAIN_S + HOLD_S)
         try:
-            if not _all_held((await self._own_cuts.hold(self._own, number)(), *await _answers(asked))):
+            if not _all_held((await self._own_cuts.hold(self._own, number)(), *await answers_of(asked))):
                 return None
             found = await inside()
             asked = await self._ask(dict.fromkeys(others, Release(number)), HOLD_S)
             released = True
-            held = self._own_cuts.release(self._own, number), *await _answers(asked)
+            held = self._own_cuts.release(self._own, number), *await answers_of(asked)
             return (found,) if _all_held(held) else None
         finally:
             if not released:
@@ -192,32 +258,16 @@ class Cutting:
         for shard in others:
             self._say(shard, Release(number), HOLD_S)
 
-    async def _ask(
-        self, questions: Mapping[ShardNumber, CutQuestion], wait_s: float
-    ) -> Sequence[tuple[ShardNumber, _Question]]:
-        """Answers are waited for so long. Raises _NoAnswer if one of them does not answer the last question."""
+    async def _ask(self, questions: Mapping[ShardNumber, CutQuestion], wait_s: float) -> Sequence[Question]:
+        """Answers are waited for so long. Raises NoAnswer if one of them does not answer the last question."""
         soon_s = trio.current_time() + HOLD_S
-        last = [(shard, self._asked[shard]) for shard in questions if shard in self._asked]
-        await _answers([(shard, each._replace(due_s=max(each.due_s, soon_s))) for shard, each in last])
-        return [(shard, self._say(shard, question, wait_s)) for shard, question in questions.items()]
+        last = [self._asked[shard] for shard in questions if shard in self._asked]
+        await answers_of([each._replace(due_s=max(each.due_s, soon_s)) for each in last])
+        return [self._say(shard, question, wait_s) for shard, question in questions.items()]
 
-    def _say(self, shard: ShardNumber, question: CutQuestion, wait_s: float) -> _Question:
-        said = self._asked[shard] = _Question(self._links.ask(shard, question), trio.current_time() + wait_s)
+    def _say(self, shard: ShardNumber, question: CutQuestion, wait_s: float) -> Question:
+        said = self._asked[shard] = Question(shard, self._links.ask(shard, question), trio.current_time() + wait_s)
         return said
-
-
-async def _answers(questions: Iterable[tuple[ShardNumber, _Question]]) -> Sequence[Any]:
-    """In the order of the questions. Raises _NoAnswer."""
-    answers: list[Any] = []
-    for shard, (asked, due_s) in questions:
-        with trio.move_on_at(math.inf if asked.is_answered else due_s) as waiting:
-            try:
-                answers.append(await asked.answer())
-            except StorageFailure as failure:
-                raise _NoAnswer(str(failure)) from failure
-        if waiting.cancelled_caught:
-            raise _NoAnswer(f"shard {shard} has not answered in time: its process is down, or has much to do")
-    return answers
 
 
 def _all_held(answers: Iterable[Held | None]) -> bool:

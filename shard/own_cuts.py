@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Protocol
 
-from fairlog_types import LogId, ShardNumber
-from shard.cut_messages import Cuts, Held, NoCut
+import structlog
+import trio
+
+from datalog.cuts import EndsAtCut
+from fairlog_types import LogId, Offset, ShardNumber, StorageFailure
+from shard.cut_messages import Cuts, CutsOf, FindCuts, FindEnds, Held, KeepEnds, NoCut, Noted
 from shard.ends import OWN_WAIT_S, AskedEnds, Coordinates
 from shard.holding import Commits
 from shard.partitions import Partitions
+
+logger = structlog.get_logger("fairlog.cuts")
 
 
 class LeadsLogs(Protocol):
@@ -29,6 +36,12 @@ class OwnCuts:
         """`shard` is asked for when the first question comes: it is put together behind this part."""
         self._shard = shard
         self._commits = commits
+        self._noted: tuple[int, Mapping[LogId, Offset]] | None = None
+        """Within the hold with that number."""
+        self._newest = 0
+        """The number of the newest cut that is being stored, or is stored."""
+        self.kept: Callable[[], None] = lambda: None
+        """Called when the ends that were noted last are about to be stored."""
 
     async def await_ends(self, logs: Collection[LogId] | None) -> NoCut | None:
         """Wait until what was answered in the logs before the call can be read; until this shard has recovered, too.
@@ -57,6 +70,41 @@ class OwnCuts:
     def cut(self, logs: Collection[LogId]) -> Cuts:
         """How far the logs can be read, at this instant."""
         return Cuts(self._shard().partitions.cut(logs))
+
+    def note(self, hold: int) -> Noted:
+        """Note how far all logs can be read, at this instant."""
+        partitions = self._shard().partitions
+        self._noted = hold, {log: cut.end for log, cut in partitions.cut(partitions.by_log).items()}
+        return Noted(max(self._newest, partitions.data_logs.newest_cut))
+
+    async def keep(self, message: KeepEnds) -> None:
+        """Store what was noted in that hold. After a restart, or once another cut was noted, there is nothing to do."""
+        if self._noted is None or self._noted[0] != message.hold:
+            return
+        (_, ends), self._noted = self._noted, None
+        self._newest = message.number
+        self.kept()
+        data_logs = self._shard().partitions.data_logs
+
+        def store() -> None:
+            with data_logs.write() as writer:
+                writer.put_common_cut(message.number, ends)
+
+        try:
+            await trio.to_thread.run_sync(store)
+        except StorageFailure as failure:
+            logger.warning("a cut is not kept", number=message.number, reason=str(failure))
+
+    async def find(self, question: FindCuts) -> CutsOf:
+        """See FindCuts. Raises StorageFailure, CorruptStorage."""
+        partitions = self._shard().partitions
+        known = await trio.to_thread.run_sync(partial(partitions.data_logs.known_cuts, dict(question.starts)))
+        return CutsOf(known, partitions.cut(known.by_log))
+
+    async def find_ends(self, question: FindEnds) -> EndsAtCut:
+        """See FindEnds. Raises StorageFailure, CorruptStorage."""
+        find = partial(self._shard().partitions.data_logs.ends_at, common=question.common)
+        return await trio.to_thread.run_sync(find, question.number, question.logs)
 
     def release(self, taker: ShardNumber, number: int) -> Held:
         """See `Commits.release`."""

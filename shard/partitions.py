@@ -58,11 +58,12 @@ class Partitions:
         now_ms: Callable[[], int],
         epoch_of: Callable[[ProducerId], ProducerEpoch | None] = lambda _producer_id: None,
         backlog_bytes_max: int = BACKLOG_BYTES_MAX,
+        keeps_cuts: bool = True,
     ) -> None:
         """`directory` holds one directory per journal, named by its log.
 
         `epoch_of` tells the current epoch of a transactional producer (None: it is none). With more than
-        `backlog_bytes_max` written and not copied yet, producers wait.
+        `backlog_bytes_max` written and not copied yet, producers wait. `keeps_cuts`: see `Copier`.
         """
         self.leader_epoch = leader_epoch
         self.data_logs = data_logs
@@ -82,6 +83,7 @@ class Partitions:
             on_copied=self._on_copied,
             on_failure=self._copying_has_failed,
             backlog_bytes_max=backlog_bytes_max,
+            keeps_cuts=keeps_cuts,
         )
         self.is_copier_behind = self._copier.is_behind
         self.room_in_copier = self._copier.room

@@ -39,16 +39,18 @@ from partition.modes import JOURNAL, TransactionMode
 from shard.adding import Adding, AddLog, LogAdded
 from shard.commands import Commands
 from shard.conversation import Message
-from shard.cut_messages import Cuts, NoCut
+from shard.cut_messages import Cuts, KeepCut, NoCut, TakeCut
 from shard.cutting import Cutting
 from shard.directory import ShardDirectory
 from shard.holding import Commits
+from shard.kept_cuts import KeptCuts
 from shard.links import Links, Transport
 from shard.offset_messages import OffsetsRefused, WriteOffsets
 from shard.other_offsets import OtherOffsets, OwnOffsets
 from shard.own_cuts import OwnCuts
 from shard.participant import Participant
 from shard.partitions import Partitions
+from shard.past_cuts import PastCuts
 from shard.placement import Placement
 from shard.routing import RoutedParticipants
 
@@ -103,6 +105,8 @@ class _Connections:
     routed: RoutedParticipants
     commits: Commits
     cutting: Cutting
+    kept_cuts: KeptCuts
+    past_cuts: PastCuts
     own_offsets: OwnOffsets
     other_offsets: OtherOffsets
     adding: Adding
@@ -215,6 +219,16 @@ class Shard:
         return None if self._connections is None else self._connections.cutting
 
     @property
+    def past_cuts(self) -> PastCuts | None:
+        """What finds older cuts over several shards; None if there are no others."""
+        return None if self._connections is None else self._connections.past_cuts
+
+    async def keep_cuts(self) -> None:
+        """Have a cut over all shards kept now and then, if there are others; until cancelled. Once it has recovered."""
+        if self._connections is not None:
+            await self._connections.kept_cuts.run()
+
+    @property
     def other_offsets(self) -> OtherOffsets | None:
         """What has other shards write offsets of their groups; None if there are no others."""
         return None if self._connections is None else self._connections.other_offsets
@@ -281,14 +295,15 @@ async def open_shard(
             producer_expiration_ms=settings.producer_expiration_ms,
             now_ms=now_ms,
             epoch_of=ids.epoch_of,
+            keeps_cuts=neighbours is None,
         )
         stack.push_async_exit(_closing(partitions.close))
         participant = Participant(partitions, offsets_decided=offsets_decided)
         connections = None
         if neighbours is not None:
 
-            async def take_cut(logs: Sequence[LogId]) -> Cuts | NoCut:
-                return await cutting.cut(logs)
+            async def take_cut(question: TakeCut | KeepCut) -> Cuts | NoCut | None:
+                return await (cutting.cut(question.logs) if isinstance(question, TakeCut) else cutting.keep())
 
             async def add_log(message: AddLog) -> LogAdded:
                 await commits.until_recovered()
@@ -308,7 +323,19 @@ async def open_shard(
             links = Links(leader_epoch, placement.others(directory.number), neighbours.transport, commands)
             routed = RoutedParticipants(participant, links, neighbours.shard_of, commits)
             cutting = Cutting(directory.number, own_cuts, links, neighbours.shard_of)
-            connections = _Connections(links, routed, commits, cutting, own_offsets, OtherOffsets(links), Adding(links))
+            kept_cuts = KeptCuts(cutting.keep, lambda: partitions.copier_statistics().copied_records)
+            own_cuts.kept = kept_cuts.kept
+            connections = _Connections(
+                links,
+                routed,
+                commits,
+                cutting,
+                kept_cuts,
+                PastCuts(directory.number, own_cuts, links, neighbours.shard_of),
+                own_offsets,
+                OtherOffsets(links),
+                Adding(links),
+            )
         group_journals = await _open_group_journals(
             stack, directory, settings, placement, flusher=storage.flusher, leader_epoch=leader_epoch, begun=begun
         )

@@ -36,13 +36,30 @@ from coordinator.messages import (
     Resumed,
     Undecided,
 )
+from datalog.cuts import Cut, EndsAtCut, KnownCuts, LogCuts
 from fairlog.edge.malformed import Malformed
 from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
 from partition.answers import LogCut
 from shard.adding import AddLog, LogAdded
 from shard.commands import ApplyAll, Failed, PrepareAll, SaidAll
 from shard.conversation import NOT_HEARD_OF, Command, Hello, Message, Reply, Welcome
-from shard.cut_messages import AwaitEnds, CutLogs, Cuts, Held, Hold, NoCut, Release, TakeCut
+from shard.cut_messages import (
+    AwaitEnds,
+    CutLogs,
+    Cuts,
+    CutsOf,
+    FindCuts,
+    FindEnds,
+    Held,
+    Hold,
+    KeepCut,
+    KeepEnds,
+    NoCut,
+    Noted,
+    NoteEnds,
+    Release,
+    TakeCut,
+)
 from shard.offset_messages import OffsetsRefused, WhyNotWritten, WriteOffsets
 
 MESSAGE_BYTES_MAX = 16 << 20
@@ -427,6 +444,53 @@ def _to_release(item: object) -> Release:
     return Release(_to_int64(item))
 
 
+def _keep_cut(_: KeepCut) -> object:
+    return None
+
+
+def _to_keep_cut(item: object) -> KeepCut:
+    _to_nothing(item)
+    return KeepCut()
+
+
+def _note_ends(command: NoteEnds) -> object:
+    return command.hold
+
+
+def _to_note_ends(item: object) -> NoteEnds:
+    return NoteEnds(_to_int64(item))
+
+
+def _keep_ends(command: KeepEnds) -> object:
+    return command.hold, command.number
+
+
+def _to_keep_ends(item: object) -> KeepEnds:
+    hold, number = _to_fields(item, 2, "KeepEnds")
+    return KeepEnds(_to_int64(hold), _to_int64(number))
+
+
+def _find_cuts(question: FindCuts) -> object:
+    return {_log(log): start for log, start in question.starts.items()}
+
+
+def _to_find_cuts(item: object) -> FindCuts:
+    return FindCuts(_to_by_log(item, _to_one_offset))
+
+
+def _to_one_offset(item: object) -> Offset:
+    return Offset(_to_int64(item))
+
+
+def _find_ends(question: FindEnds) -> object:
+    return question.number, _logs(question.logs), question.common
+
+
+def _to_find_ends(item: object) -> FindEnds:
+    number, logs, common = _to_fields(item, 3, "FindEnds")
+    return FindEnds(_to_int64(number), _to_logs(logs), _to_bool(common))
+
+
 def _write_offsets(command: WriteOffsets) -> object:
     return (
         command.listener_epoch,
@@ -557,6 +621,57 @@ def _to_cut(item: object) -> LogCut:
     return LogCut(Offset(_to_int64(log_start)), Offset(_to_int64(end)), Offset(_to_int64(readable_end)))
 
 
+def _noted(noted: Noted) -> object:
+    return noted.newest
+
+
+def _to_noted(item: object) -> Noted:
+    return Noted(_to_int64(item))
+
+
+def _cuts_of(answer: CutsOf) -> object:
+    known = answer.known
+    by_log = {_log(log): (*_log_cuts(known.by_log[log]), *cut) for log, cut in answer.now.items()}
+    return known.newest, known.newest_own, by_log
+
+
+def _log_cuts(cuts: LogCuts) -> tuple[object, ...]:
+    return cuts.start, cuts.end, _row(cuts.oldest), _row(cuts.newest)
+
+
+def _row(row: Cut | None) -> object:
+    return None if row is None else [*row]
+
+
+def _to_cuts_of(item: object) -> CutsOf:
+    newest, newest_own, logs = _to_fields(item, 3, "what a shard knows of cuts")
+    by_log = _to_by_log(logs, _to_log_cuts)
+    known = KnownCuts(_to_int64(newest), _to_int64(newest_own), {log: cuts for log, (cuts, _) in by_log.items()})
+    return CutsOf(known, {log: now for log, (_, now) in by_log.items()})
+
+
+def _to_log_cuts(item: object) -> tuple[LogCuts, LogCut]:
+    start, end, oldest, newest, *now = _to_fields(item, 7, "what a shard knows of a log's cuts")
+    cuts = LogCuts(Offset(_to_int64(start)), Offset(_to_int64(end)), _to_row(oldest), _to_row(newest))
+    return cuts, _to_cut(now)
+
+
+def _to_row(item: object) -> Cut | None:
+    if item is None:
+        return None
+    number, end = _to_fields(item, 2, "a row of the cut index")
+    return Cut(_to_int64(number), Offset(_to_int64(end)))
+
+
+def _ends_at(answer: EndsAtCut) -> object:
+    return answer.number, {_log(log): end for log, end in answer.by_log.items()}
+
+
+def _to_ends_at(item: object) -> EndsAtCut:
+    number, by_log = _to_fields(item, 2, "where logs ended at a cut")
+    return EndsAtCut(_to_int64(number), _to_by_log(by_log, _to_one_offset))
+
+
 def _no_cut(none: NoCut) -> object:
     return _reason(none.reason)
 
@@ -617,6 +732,11 @@ _COMMANDS = (
     _Kind(11, TakeCut, _question, _to_take_cut),
     _Kind(12, WriteOffsets, _write_offsets, _to_write_offsets),
     _Kind(13, AddLog, _add_log, _to_add_log),
+    _Kind(14, KeepCut, _keep_cut, _to_keep_cut),
+    _Kind(15, NoteEnds, _note_ends, _to_note_ends),
+    _Kind(16, KeepEnds, _keep_ends, _to_keep_ends),
+    _Kind(17, FindCuts, _find_cuts, _to_find_cuts),
+    _Kind(18, FindEnds, _find_ends, _to_find_ends),
 )
 
 _ANSWERS = (
@@ -631,6 +751,9 @@ _ANSWERS = (
     _Kind(8, NoCut, _no_cut, _to_no_cut),
     _Kind(9, OffsetsRefused, _offsets_refused, _to_offsets_refused),
     _Kind(10, LogAdded, _log_added, _to_log_added),
+    _Kind(11, Noted, _noted, _to_noted),
+    _Kind(12, CutsOf, _cuts_of, _to_cuts_of),
+    _Kind(13, EndsAtCut, _ends_at, _to_ends_at),
 )
 
 _COMMAND_OF_TYPE = {kind.type: kind for kind in _COMMANDS}

@@ -43,14 +43,9 @@ async def cut(call: Call) -> Result:
     starts = _starts(call, selected) if arguments.has("starts") else dict[LogId, Offset]()
     records_max = arguments.number("limit", least=1) if arguments.has("limit") else None
     arguments.end()
-    if records_max is not None and not call.broker.is_alone:
-        raise Refused("several-processes", "cut: a limit needs a node of one process as yet; leave the limit out")
     if not call.broker.is_alone and len(selected) > OVER_SHARDS_MAX:
         raise Refused("too-large", f"cut: {len(selected)} partitions; over several processes at most {OVER_SHARDS_MAX}")
-    if records_max is None:
-        found = await _cut_now(call.broker, selected)
-    else:
-        found = await cuts.cut_within(call.broker.partitions, selected, starts, records_max=records_max)
+    found = await _cut(call.broker, selected, starts, records_max)
     rows: list[list[str | int]] = []
     topic_ids: dict[str, str] = {}
     for log, (topic, partition) in selected.items():
@@ -62,11 +57,16 @@ async def cut(call: Call) -> Result:
     return {"partitions": rows, "topic_ids": topic_ids}
 
 
-async def _cut_now(broker: Broker, logs: Collection[LogId]) -> Mapping[LogId, LogCut]:
-    """The newest cut. Raises Refused."""
+async def _cut(
+    broker: Broker, logs: Collection[LogId], starts: Mapping[LogId, Offset], records_max: int | None
+) -> Mapping[LogId, LogCut]:
+    """The newest cut, or the newest within the limit. Raises Refused."""
     deadline = trio.current_time() + LED_SOON_S
     while True:
-        found = await cuts.cut_now(broker, logs)
+        if records_max is None:
+            found = await cuts.cut_now(broker, logs)
+        else:
+            found = await cuts.cut_within(broker, logs, starts, records_max=records_max)
         if isinstance(found, NoCut):
             raise Refused("not-copied", f"cut: {found.reason}")
         are_led_soon = not broker.is_alone and any(

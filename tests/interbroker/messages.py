@@ -25,6 +25,7 @@ from coordinator.messages import (
     Resumed,
     Undecided,
 )
+from datalog.cuts import Cut, EndsAtCut, KnownCuts, LogCuts
 from fairlog.interbroker.codec import encode
 from fairlog.interbroker.handshake import Accepting, Connecting, Identity
 from fairlog.interbroker.sealing import Sealer
@@ -33,7 +34,23 @@ from partition.answers import LogCut
 from shard.adding import AddLog, LogAdded
 from shard.commands import ApplyAll, Failed, PrepareAll, SaidAll
 from shard.conversation import NOT_HEARD_OF, Command, Hello, Message, Reply, Welcome
-from shard.cut_messages import AwaitEnds, CutLogs, Cuts, Held, Hold, NoCut, Release, TakeCut
+from shard.cut_messages import (
+    AwaitEnds,
+    CutLogs,
+    Cuts,
+    CutsOf,
+    FindCuts,
+    FindEnds,
+    Held,
+    Hold,
+    KeepCut,
+    KeepEnds,
+    NoCut,
+    Noted,
+    NoteEnds,
+    Release,
+    TakeCut,
+)
 from shard.offset_messages import OffsetsRefused, WhyNotWritten, WriteOffsets
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "interbroker-2.txt"
@@ -58,6 +75,11 @@ COMMANDS = (
     WriteOffsets(4, "billing", "fairlog.lane.0.totals", TXID.producer_id, TXID.epoch, ((LOG.topic, 1, 500),)),
     AwaitEnds(None),
     AddLog("transfers", TXID.producer_id, TXID.epoch, LOG),
+    KeepCut(),
+    NoteEnds(9),
+    KeepEnds(9, 40),
+    FindCuts({LOG: Offset(100)}),
+    FindEnds(20, (LOG,), common=True),
 )
 ANSWERS = (
     None,
@@ -71,6 +93,12 @@ ANSWERS = (
     NoCut("not copied yet"),
     OffsetsRefused(WhyNotWritten.GROUP_IN_USE, "the group has members"),
     LogAdded(Refusal.CONCURRENT),
+    Noted(39),
+    CutsOf(
+        KnownCuts(40, 7, {LOG: LogCuts(Offset(100), Offset(500), Cut(0, Offset(0)), Cut(40, Offset(480)))}),
+        {LOG: LogCut(Offset(1), Offset(500), Offset(500))},
+    ),
+    EndsAtCut(19, {LOG: Offset(210)}),
 )
 EXAMPLES: tuple[Message, ...] = (
     Hello(4),
@@ -127,6 +155,19 @@ PREPARES = st.builds(Prepare, TXIDS, LOG_EPOCHS, st.none() | EXPECTED, st.boolea
 APPLIES = st.builds(ApplyCommit, TXIDS, LOG_TUPLES, INT64, TEXTS)
 PLACES = st.builds(Placement, LOGS, INT64, INT64)
 OFFSETS_TUPLES = st.lists(st.tuples(st.uuids().map(lambda it: it.hex), PARTITIONS, INT64), max_size=3).map(tuple)
+ROWS = st.none() | st.builds(Cut, INT64, INT64)
+LOG_OFFSETS = st.dictionaries(LOGS, INT64, max_size=3)
+
+
+@st.composite
+def cuts_of(draw: st.DrawFn) -> CutsOf:
+    """What a shard knows, of the same logs in both tables."""
+    logs = draw(st.lists(LOGS, max_size=3, unique=True))
+    known = {log: draw(st.builds(LogCuts, INT64, INT64, ROWS, ROWS)) for log in logs}
+    now = {log: draw(st.builds(LogCut, INT64, INT64, INT64)) for log in logs}
+    return CutsOf(KnownCuts(draw(INT64), draw(INT64), known), now)
+
+
 COMMAND_BODIES = st.one_of(
     BEGINS,
     st.builds(Resume, TXIDS, LOG_EPOCHS),
@@ -139,6 +180,11 @@ COMMAND_BODIES = st.one_of(
     st.builds(CutLogs, LOG_TUPLES),
     st.builds(Release, INT64),
     st.builds(TakeCut, LOG_TUPLES),
+    st.builds(KeepCut),
+    st.builds(NoteEnds, INT64),
+    st.builds(KeepEnds, INT64, INT64),
+    st.builds(FindCuts, LOG_OFFSETS),
+    st.builds(FindEnds, INT64, LOG_TUPLES, st.booleans()),
     st.builds(AddLog, TEXTS, INT64, st.integers(0, 2**15 - 1), LOGS),
     st.builds(WriteOffsets, EPOCHS, TEXTS, TEXTS, INT64, st.integers(0, 2**15 - 1), OFFSETS_TUPLES),
 )
@@ -152,6 +198,9 @@ ANSWER_BODIES = st.one_of(
     st.builds(Held, st.booleans()),
     st.builds(Cuts, st.dictionaries(LOGS, st.builds(LogCut, INT64, INT64, INT64), max_size=3)),
     st.builds(NoCut, TEXTS),
+    st.builds(Noted, INT64),
+    cuts_of(),
+    st.builds(EndsAtCut, INT64, LOG_OFFSETS),
     st.builds(LogAdded, st.none() | st.sampled_from(Refusal)),
     st.builds(OffsetsRefused, st.sampled_from(WhyNotWritten), TEXTS),
 )

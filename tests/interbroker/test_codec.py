@@ -111,9 +111,9 @@ NAME = str(LOG)
         ([0, 1.0], "float in place of a number"),
         ([0, None], "NoneType in place of a number"),
         ([2, 1, 1, 2**63, 0, 5, [TX, []]], "in place of a number"),
-        ([2, 1, 1, 1, 0, 14, None], "the number 14 in place of a kind of body"),
+        ([2, 1, 1, 1, 0, 19, None], "the number 19 in place of a kind of body"),
         ([2, 1, 1, 1, 0, 0, None], "the number 0 in place of a kind of body"),
-        ([3, 1, 1, 1, 11, None], "the number 11 in place of a kind of body"),
+        ([3, 1, 1, 1, 14, None], "the number 14 in place of a kind of body"),
         ([3, 1, 1, 1, True, [{}, {}]], "in place of a kind of body"),
         ([3, 1, 1, 1, 0, 0], "the number 0 in place of null"),
         ([2, 1, 1, 1, 0, 5, [TX]], "an array of 1 in place of the 2 fields of DiscardTransaction"),
@@ -150,6 +150,21 @@ NAME = str(LOG)
         ([2, 1, 1, 1, 0, 13, ["t", 1, 2**15, NAME]], "the number 32768 in place of a number from 0 to 32767"),
         ([2, 1, 1, 1, 0, 13, ["t", 1, 0]], "an array of 3 in place of the 4 fields of AddLog"),
         ([3, 1, 1, 1, 10, 16], "the number 16 in place of a number from 0 to 15"),
+        ([2, 1, 1, 1, 0, 14, 0], "the number 0 in place of null"),
+        ([2, 1, 1, 1, 0, 15, -1], "the number -1 in place of a number from 0"),
+        ([2, 1, 1, 1, 0, 16, [1]], "an array of 1 in place of the 2 fields of KeepEnds"),
+        ([2, 1, 1, 1, 0, 17, {NAME: -1}], "the number -1 in place of a number from 0"),
+        ([2, 1, 1, 1, 0, 18, [1, [NAME], 0]], "the number 0 in place of true or false"),
+        ([3, 1, 1, 1, 11, None], "NoneType in place of a number"),
+        (
+            [3, 1, 1, 1, 12, [1, 0, {NAME: [0, 1, None, None]}]],
+            "in place of the 7 fields of what a shard knows",
+        ),
+        (
+            [3, 1, 1, 1, 12, [1, 0, {NAME: [0, 1, [1], None, 0, 1, 1]}]],
+            "in place of the 2 fields of a row",
+        ),
+        ([3, 1, 1, 1, 13, [1, {NAME: None}]], "NoneType in place of a number"),
     ],
 )
 def test_cbor_of_another_form_is_malformed_saying_what_is_wrong(item: object, why: str) -> None:

@@ -421,6 +421,19 @@ class MemoryCutting:
         return self.answer or Cuts({**self._leaders.cut(logs), **others})
 
 
+class MemoryPastCuts:
+    """Finds what a test wants found."""
+
+    def __init__(self) -> None:
+        self.answer: Cuts | NoCut | None = None
+        self.asked: list[tuple[dict[LogId, Offset], int]] = []
+
+    async def find(self, starts: Mapping[LogId, Offset], *, records_max: int) -> Cuts | NoCut | None:
+        await trio.lowlevel.checkpoint()
+        self.asked.append((dict(starts), records_max))
+        return self.answer
+
+
 class MemoryOtherOffsets:
     """Other shards, which take all offsets; or refuse them, as a test wants."""
 
@@ -473,6 +486,8 @@ class Memory:
         self.data_logs = MemoryDataLogs(self.leaders)
         self.cutting = MemoryCutting(self.leaders)
         """Asked if this broker is one of several."""
+        self.past_cuts = MemoryPastCuts()
+        """The same."""
         self.other_offsets = MemoryOtherOffsets()
         """The same."""
         self.other_coordinators = MemoryOtherCoordinators()
@@ -516,6 +531,7 @@ class Memory:
             self.groups,
             self.group_configs,
             None if self.cluster.placement.shards == 1 else self.cutting,
+            None if self.cluster.placement.shards == 1 else self.past_cuts,
             None if self.cluster.placement.shards == 1 else self.other_offsets,
             None if self.cluster.placement.shards == 1 else self.other_coordinators,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -10,13 +11,15 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from pyspark_fairlog.native import CutPartition, Native, NativeError, Topics
+from pyspark_fairlog.native import CutPartition, Native, Topics
 from tests.three_processes import ThreeProcesses
 
 pytestmark = pytest.mark.slow
 
 PARTITIONS = 6
 COMMITS = 60
+LARGE_COMMITS = 40
+LARGE_RECORDS = 500
 WAIT_S = 20.0
 
 
@@ -70,11 +73,33 @@ def test_cuts_of_any_broker_hold_each_transaction_in_all_partitions(three: Three
     cuts.close()
 
 
-def test_cut_with_a_limit_is_refused_with_what_to_do(three: ThreeProcesses, topic: str) -> None:
-    """Past cuts are kept by each shard for itself."""
-    with (
-        Native.connect(three.node.address) as native,
-        pytest.raises(NativeError, match="leave the limit out") as refused,
-    ):
-        native.cut(Topics((topic,)), limit=10)
-    assert refused.value.kind == "several-processes"
+def commit_large(address: str, topic: str) -> None:
+    """Transactions with many records in every partition, for longer than two cuts that are kept lie apart."""
+    producer = Producer({"bootstrap.servers": address, "transactional.id": topic, "linger.ms": 5})
+    producer.init_transactions(WAIT_S)
+    for _ in range(LARGE_COMMITS):
+        producer.begin_transaction()
+        for _ in range(LARGE_RECORDS):
+            for partition in range(PARTITIONS):
+                producer.produce(topic, b"x", partition=partition)
+        producer.commit_transaction(WAIT_S)
+        time.sleep(0.1)
+
+
+def test_reader_with_a_limit_goes_from_one_kept_cut_to_the_next(three: ThreeProcesses, topic: str) -> None:
+    """Any broker is asked. All partitions end alike in each, and the reader comes to the end in several steps."""
+    commit_large(three.node.address, topic)
+    natives = [Native.connect(address, timeout_s=30) for address in three.addresses]
+    ends = [0]
+    while ends[-1] < LARGE_COMMITS * LARGE_RECORDS:
+        starts = [(topic, partition, ends[-1]) for partition in range(PARTITIONS)]
+        cut = natives[len(ends) % len(natives)].cut(Topics((topic,)), starts=starts, limit=1)
+        (end,) = {part.end for part in cut}
+        assert end > ends[-1]
+        assert end % LARGE_RECORDS == 0
+        ends.append(end)
+    assert len(ends) > 3
+    two_steps = natives[0].cut(Topics((topic,)), limit=PARTITIONS * ends[2])
+    assert {part.end for part in two_steps} == {ends[2]}
+    for native in natives:
+        native.close()

@@ -307,7 +307,7 @@ async def test_cut_after_copying_has_stopped_is_refused(talker, written):
 
 
 async def test_cut_with_a_limit_asks_from_the_starts(talker, written, monkeypatch):
-    """Where none is told, the log's start is one. The end is the limited one, `high` what can be read."""
+    """Where none is told, 0 is one: the log's start. The end is the limited one, `high` what can be read."""
     asked = []
 
     async def cut_within(starts, *, records_max):
@@ -317,7 +317,7 @@ async def test_cut_with_a_limit_asks_from_the_starts(talker, written, monkeypatc
     monkeypatch.setattr(written.leaders, "cut_within", cut_within)
     found = await talker.ask("cut", topics=["orders"], starts=[["orders", 1, 1]], limit=10)
     assert found["partitions"] == [["orders", 0, 1, 1, 3], ["orders", 1, 0, 0, 1]]
-    assert asked == [({written.log("orders", 0): 1, written.log("orders", 1): 1}, 10)]
+    assert asked == [({written.log("orders", 0): 0, written.log("orders", 1): 1}, 10)]
 
 
 @pytest.mark.parametrize(

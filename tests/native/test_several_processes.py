@@ -11,7 +11,7 @@ from coordinator.lane_ids import lane_id
 from fairlog.native import cuts
 from fairlog_types import Offset
 from partition.answers import LogCut
-from shard.cut_messages import NoCut
+from shard.cut_messages import Cuts, NoCut
 from shard.offset_messages import OffsetsRefused, WhyNotWritten
 from tests.kafka.example_requests import build_batch
 from tests.kafka.in_memory import Memory
@@ -144,12 +144,22 @@ async def test_cut_lacking_a_partition_is_refused(talker: Talker, memory: Memory
     assert (kind, "spread is being created or deleted" in sentence) == ("unknown-topic", True)
 
 
-async def test_cut_with_a_limit_is_refused(talker: Talker, memory: Memory) -> None:
-    """The index of past cuts is each shard's own."""
-    kind, sentence = await talker.ask("cut", topics=["spread"], limit=10)
-    assert (kind, "leave the limit out" in sentence) == ("several-processes", True)
+async def test_cut_with_a_limit_is_looked_up_in_all_processes(talker: Talker, memory: Memory) -> None:
+    """No new one is taken; partitions without a start are read from their first offset."""
+    cut = LogCut(Offset(1), Offset(3), Offset(9))
+    logs = [memory.log("spread", partition) for partition in range(6)]
+    memory.past_cuts.answer = Cuts(dict.fromkeys(logs, cut))
+    found = await talker.ask("cut", topics=["spread"], starts=[["spread", 4, 2]], limit=10)
+    assert found["partitions"] == [["spread", partition, 1, 3, 9] for partition in range(6)]
+    assert memory.past_cuts.asked == [({log: 2 if log.partition == 4 else 0 for log in logs}, 10)]
     assert memory.cutting.asked == []
-    assert "partitions" in await talker.ask("cut", topics=["spread"])
+
+
+async def test_cut_with_a_limit_that_cannot_be_found_says_why(talker: Talker, memory: Memory) -> None:
+    """A process is down: one may ask again."""
+    memory.past_cuts.answer = NoCut("shard 2 has not answered in time")
+    kind, sentence = await talker.ask("cut", topics=["spread"], limit=10)
+    assert (kind, sentence) == ("not-copied", "cut: shard 2 has not answered in time")
 
 
 async def test_cut_that_cannot_be_taken_says_why_and_may_be_asked_for_again(talker: Talker, memory: Memory) -> None:

@@ -60,12 +60,9 @@ async def test_cut_over_shards_is_that_of_all_of_them(memory: Memory, found: Cut
     assert memory.cutting.asked == [tuple(logs_of(memory))]
 
 
-async def test_cut_with_a_limit_begins_at_the_starts_or_where_the_logs_do(
-    memory: Memory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cut_with_a_limit_begins_at_the_starts(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     """It lies in the past, and so waits for no copy."""
     first, second = logs_of(memory)
-    memory.leaders.starts[second] = Offset(5)
     asked: list[object] = []
 
     async def cut_within(starts: dict[LogId, Offset], *, records_max: int) -> dict[LogId, LogCut]:
@@ -73,5 +70,29 @@ async def test_cut_with_a_limit_begins_at_the_starts_or_where_the_logs_do(
         return {}
 
     monkeypatch.setattr(memory.leaders, "cut_within", cut_within)
-    assert await cuts.cut_within(memory.leaders, [first, second], {first: Offset(1)}, records_max=10) == {}
-    assert asked == [({first: 1, second: 5}, 10)]
+    assert await cuts.cut_within(memory.broker, [first, second], {first: Offset(1)}, records_max=10) == {}
+    assert asked == [({first: 1, second: 0}, 10)]
+
+
+PAST = LogCut(Offset(0), Offset(1), Offset(2))
+
+
+@pytest.mark.parametrize("found", [Cuts({}), NoCut("shard 1 does not answer")])
+async def test_cut_with_a_limit_over_shards_comes_from_all_of_them(memory: Memory, found: Cuts | NoCut) -> None:
+    """It is looked up, and no new one is taken."""
+    memory.spread(2, 0)
+    memory.past_cuts.answer = found
+    first, second = logs_of(memory)
+    expected = {} if isinstance(found, Cuts) else found
+    assert await cuts.cut_within(memory.broker, [first, second], {first: Offset(1)}, records_max=10) == expected
+    assert memory.past_cuts.asked == [({first: 1, second: 0}, 10)]
+    assert memory.cutting.asked == []
+
+
+async def test_cut_with_a_limit_over_shards_is_that_of_now_if_no_older_one_will_do(memory: Memory) -> None:
+    """As for a reader who is not far behind."""
+    memory.spread(2, 0)
+    first, second = logs_of(memory)
+    memory.cutting.answer = Cuts({first: PAST})
+    assert await cuts.cut_within(memory.broker, [first, second], {}, records_max=10) == {first: PAST}
+    assert memory.cutting.asked == [(first, second)]

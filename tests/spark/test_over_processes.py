@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.slow
 
 TRANSACTIONS = 40
 SHARES = 3
+LARGE_TRANSACTIONS = 60
+LARGE_RECORDS = 500
 
 
 def test_micro_batches_split_no_transaction_over_processes(
@@ -62,3 +65,30 @@ def test_micro_batches_split_no_transaction_over_processes(
     assert committed <= {bytes(row.value) for row in batches.rows}
     assert len(batches.rows) % SHARES == 0
     assert len(batches.seen) > 1
+
+
+def test_stream_with_a_limit_goes_over_processes_from_cut_to_cut(
+    spark: SparkSession, three: NodeProcess, tmp_path: Path
+) -> None:
+    """It reads what was written before it began in several micro-batches, none of which splits a transaction."""
+    name = topics.make(three.address, "limited", SHARES)
+    producer = topics.transactional(three.address)
+    for number in range(LARGE_TRANSACTIONS):
+        producer.begin_transaction()
+        for _ in range(LARGE_RECORDS):
+            for partition in range(SHARES):
+                producer.produce(name, b"%d" % number, partition=partition)
+        producer.commit_transaction(topics.WAIT_S)
+        time.sleep(0.1)  # the processes keep a cut a second
+    batches = Batches()
+    source = frame(spark, three.address, subscribe=name, startingOffsets="earliest", maxOffsetsPerTrigger="1")
+    query = start(source, batches, tmp_path)
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert len(batches.rows) == LARGE_TRANSACTIONS * LARGE_RECORDS * SHARES
+    for batch, rows in batches.seen.items():
+        found = Counter(bytes(row.value) for row in rows)
+        assert set(found.values()) <= {LARGE_RECORDS * SHARES}, f"micro-batch {batch} splits a transaction"
+    assert len(batches.seen) > 2
