@@ -17,7 +17,6 @@ every shard that it is told to serve. Shards speak with each other over connecti
 
 from __future__ import annotations
 
-import resource
 import time
 import uuid
 from collections.abc import Mapping
@@ -57,6 +56,7 @@ from fairlog.live_settings import LiveSettings
 from fairlog.native.protocol import NativeProtocol
 from fairlog.neighbourhood import INTERNAL_HOST, Coordinators, Neighbourhood
 from fairlog.node_view import NodeView, Parts
+from fairlog.open_files import raise_open_files_limit
 from fairlog.retention.task import Retention
 from fairlog.topics import LocalTopics
 from fairlog_types import CorruptStorage, LeaderEpoch, ShardNumber
@@ -84,24 +84,11 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[Ready] = tri
     The caller holds the data directory (`fairlog.directory`). Raises, before it serves: StoreMismatch,
     CorruptStorage, StorageFailure, ConfigError, AdminPortTaken, OSError if it cannot listen.
     """
-    _raise_open_files_limit()
+    raise_open_files_limit()
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_set_when_cancelled, stop)
         task_status.started(await nursery.start(_run, settings, stop))
-
-
-def _raise_open_files_limit() -> None:
-    """Use what the system grants: connections and journals in use hold a file each, and shells start with 1024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError) as error:
-        log.warning("the limit of open files stays as it is", limit=soft, reason=str(error))
-    else:
-        if soft != hard:
-            limit = "none" if hard == resource.RLIM_INFINITY else hard
-            log.info("limit of open files raised", limit=limit, was=soft)
 
 
 async def _set_when_cancelled(stop: trio.Event) -> None:

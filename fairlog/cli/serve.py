@@ -21,7 +21,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Protocol, cast
+from typing import Annotated, Protocol
 
 import trio
 import typer
@@ -32,6 +32,7 @@ from fairlog.config import ConfigError, Ready, Settings
 from fairlog.config_sources import load
 from fairlog.config_values import Untyped
 from fairlog.directory import DirectoryInUse, DirectoryUnusable, locked_directory
+from fairlog.exception_groups import leaves
 from fairlog.supervisor.addresses import settings_of_shard
 from fairlog.supervisor.assignment import process_in
 from fairlog.supervisor.child import run_process
@@ -175,9 +176,9 @@ def _sentences(prefix: str = "") -> Generator[None]:
     try:
         yield
     except (ExceptionGroup, *_SENTENCES) as error:
-        leaves = list(_leaves(error))
-        if all(isinstance(leaf, _SENTENCES) for leaf in leaves):
-            raise NodeStopped(prefix + "; ".join(dict.fromkeys(map(str, leaves)))) from error
+        errors = list(leaves(error))
+        if all(isinstance(each, _SENTENCES) for each in errors):
+            raise NodeStopped(prefix + "; ".join(dict.fromkeys(map(str, errors)))) from error
         raise
 
 
@@ -203,7 +204,7 @@ async def _serve_and_announce(settings: Settings, serve_node: ServeNode, announc
         try:
             ready = await nursery.start(serve_node, settings)
         except* OSError as group:
-            error = next(_leaves(group))
+            error = next(leaves(group))
             assert isinstance(error, OSError)
             # What bind(2) refuses has no file name; what a file refuses has one.
             what = f"listen on {settings.listen}" if error.filename is None else f"use {error.filename}"
@@ -217,11 +218,3 @@ async def _serve_and_announce(settings: Settings, serve_node: ServeNode, announc
 def _write(announcement: str) -> None:
     sys.stdout.write(announcement)
     sys.stdout.flush()
-
-
-def _leaves(error: BaseException) -> Generator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in cast(BaseExceptionGroup[BaseException], error).exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
