@@ -337,7 +337,14 @@ class Coordinator:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keep_house, self._executor, self._sinks)
             task_status.started()
-            await self._executor.run()
+            await self.finish_commits()
+
+    async def finish_commits(self) -> None:
+        """The tail of commits that are being copied, without all else that `run` does: nothing times out or expires.
+
+        Until cancelled. Raises as `run`.
+        """
+        await self._executor.run()
 
     def _wake_all(self) -> None:
         """Requests begin to be refused until a restart: let all who wait look again."""

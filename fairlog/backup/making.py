@@ -1,5 +1,7 @@
 """Make a backup of a node that may be running: `fairlog backup`.
 
+    what a stopped node had       of several shards only (`fairlog.backup.settling`)
+    decided is finished
     an empty backup.json.new      so that what follows is known to be unfinished
     the data logs                 LMDB's own compacting copy of each shard's: a read transaction of each, all as of one
                                   moment, a consistent cut (invariant 7; `fairlog.backup.moment`);
@@ -36,7 +38,8 @@ from fairlog.backup.copied_logs import CopiedLogs
 from fairlog.backup.fences import fences_of
 from fairlog.backup.group_journals import GroupJournalsAround
 from fairlog.backup.manifest import CopiedFile, Manifest, encode_manifest
-from fairlog.backup.moment import Moment, of_one_shard, of_several_shards
+from fairlog.backup.moment import Moment, within_a_hold, without_a_hold
+from fairlog.backup.settling import settle
 from fairlog.backup.source import BackupRefused, require_same_run, require_source, run_of
 from fairlog.cluster.content import StoreContent
 from fairlog.data_directory import CLUSTER, CLUSTER_STORE, MANIFEST, UNFINISHED, read_cluster_store
@@ -64,22 +67,32 @@ class Progress:
 
 
 def make_backup(
-    source: Path, target: Path, *, now_ms: Callable[[], int], told: Callable[[Progress], None] = lambda _: None
+    source: Path,
+    target: Path,
+    *,
+    now_ms: Callable[[], int],
+    told: Callable[[Progress], None] = lambda _: None,
+    settling: Callable[[], None] = lambda: None,
 ) -> Manifest:
     """Back up the data directory `source` into `target`, which is made, or is empty. Blocking.
 
-    Raises BackupRefused (nothing was written), BackupFailed (nothing is left), DirectoryUnusable. A KeyboardInterrupt
-    passes, and leaves an unfinished backup, which says that it is one.
+    `settling` is called before what a stopped node of several shards had decided is finished in `source`. Raises
+    BackupRefused (nothing was written, but for what was finished), BackupFailed (nothing is left), DirectoryUnusable. A
+    KeyboardInterrupt passes, and may leave an unfinished backup, which says that it is one.
     """
     _require_patched_lmdb()
     run = run_of(source)
-    shards = require_source(source)
+    found = require_source(source)
+    shards = found.shards
     _make_empty(source, target)
+    if found.is_to_be_settled:
+        settling()
+        run = settle(source)
     made_ms = now_ms()
     data_logs = [shard.name_of(shard.data_logs_file) for shard in shards]
     names = [*data_logs, CLUSTER_STORE]
     journals = GroupJournalsAround(shards)
-    moment = of_one_shard if len(shards) == 1 else of_several_shards(source)
+    moment = within_a_hold(source) if found.is_served and len(shards) > 1 else without_a_hold
     try:
         _write(target / UNFINISHED, b"")
         sync_directory(target)

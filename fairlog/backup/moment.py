@@ -1,7 +1,8 @@
 """The moment of a backup: a read transaction of each shard's data logs, all as of one instant.
 
-Of one shard any read transaction is such a moment. Those of several must not begin while a commit is visible in one
-shard and not yet in another. So the running node holds meanwhile (docs/decisions/0056-backups-over-shards.md):
+Of one shard any read transaction is such a moment, and so are those of several while none of them is served and all is
+settled (`fairlog.backup.settling`). Of served ones they must not begin while a commit is visible in one shard and not
+yet in another. So the running node holds meanwhile (docs/decisions/0056-backups-over-shards.md):
 
     node     ─ answered before: readable ─ all coordinators hold ─────────────────────────── have held? ─▶
     backup                                  begin, begin, begin ─ nothing committed since? ─┘
@@ -42,14 +43,14 @@ _BEGINNING_S = HOLD_S / 4
 
 
 @contextmanager
-def of_one_shard(environments: Sequence[ForeignEnvironment]) -> Generator[Sequence[Transaction]]:
-    """See `Moment`: whether a node runs or not. Raises StorageFailure as `ForeignEnvironment.begin`."""
+def without_a_hold(environments: Sequence[ForeignEnvironment]) -> Generator[Sequence[Transaction]]:
+    """See `Moment`: of one shard, or of several that are settled. Raises as `ForeignEnvironment.begin`."""
     with ExitStack() as stack:
         yield [_begun(stack, environment) for environment in environments]
 
 
-def of_several_shards(data_dir: Path) -> Moment:
-    """The moment of a running node's shards."""
+def within_a_hold(data_dir: Path) -> Moment:
+    """The moment of a running node's several shards."""
 
     @contextmanager
     def begin(environments: Sequence[ForeignEnvironment]) -> Generator[Sequence[Transaction]]:

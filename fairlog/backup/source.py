@@ -2,8 +2,8 @@
 
     a node has it and serves             yes
     a node has it and recovers           no: a transaction may be copied in part until it is ready (invariant 7)
-    no node has it, several shards       no: also after a good end one may still hold what another has placed
-                                         (docs/decisions/0052-transactions-over-shards.md)
+    no node has it, several shards       once it is settled (`fairlog.backup.settling`): also after a good end one may
+                                         still hold what another has placed
     no node has it, cleanly closed       yes: everything was copied at the end
     no node has it, the last was killed  no: its journals have answered records that are in no data log yet
 
@@ -19,9 +19,11 @@ served anew, the shards do not hold to the end (`fairlog.backup.moment`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from datalog.lmdb_pages import DamagedPage
+from fairlog.cluster.content import StoreContent
 from fairlog.data_directory import (
     CLUSTER_STORE,
     MANIFEST,
@@ -42,8 +44,22 @@ class BackupRefused(Exception):
     """The backup was not begun, and nothing was written. The message is one sentence: why, and what to do."""
 
 
-def require_source(directory: Path) -> Sequence[ShardDirectory]:
-    """The shards to be copied. Raises BackupRefused, DirectoryUnusable; OSError if the directory cannot be read."""
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is to be copied."""
+
+    shards: Sequence[ShardDirectory]
+    is_served: bool
+    """A node has the directory, and serves."""
+
+    @property
+    def is_to_be_settled(self) -> bool:
+        """The data logs may have a part of a transaction, and nobody is there who would finish it."""
+        return not self.is_served and len(self.shards) > 1
+
+
+def require_source(directory: Path) -> Source:
+    """What is to be copied. Raises BackupRefused, DirectoryUnusable; OSError if the directory cannot be read."""
     for name in (MANIFEST, RESTORING):
         if (directory / name).exists():
             raise BackupRefused(f"{directory} is itself a backup: copy it with any tool")
@@ -51,17 +67,20 @@ def require_source(directory: Path) -> Sequence[ShardDirectory]:
         raise BackupRefused(f"{directory} is not a data directory: it does not contain {CLUSTER_STORE}")
     in_use = is_in_use(directory)
     # By the store: a shard whose directory is missing is not to be left out.
-    numbers = map(ShardNumber, range(_shards_by_store(directory, in_use=in_use)))
-    shards = [shard_directory(directory, number) for number in numbers]
+    content = _content_of(directory, in_use=in_use)
+    shards = [shard_directory(directory, number) for number in map(ShardNumber, range(content.shards))]
     for shard in shards:
+        if shard.number not in content.started:
+            raise BackupRefused(
+                f"shard {shard.number} was added in {directory} and has not been served yet: start the node, and back "
+                "it up when it is ready"
+            )
         if not shard.data_logs_file.is_file():
             name = shard.name_of(shard.data_logs_file)
             raise BackupRefused(f"{directory} is not a data directory: it does not contain {name}")
-    if not in_use and len(shards) > 1:
-        raise BackupRefused(
-            f"no node runs in {directory}, which has {len(shards)} shards: one of them may still have in a journal "
-            "what another one has copied. Start the node, and back it up while it runs"
-        )
+    source = Source(shards, is_served=in_use)
+    if source.is_to_be_settled:
+        return source
     ended = last_run_ended(directory)
     if in_use and not (ended == "open" and _is_of_this_run(directory)):
         raise BackupRefused(
@@ -73,12 +92,12 @@ def require_source(directory: Path) -> Sequence[ShardDirectory]:
             f"no node runs in {directory}, and the last one did not stop cleanly: its journals may contain answered "
             "records that are not in the data logs yet. Start the node, and back it up when it is ready"
         )
-    return shards
+    return source
 
 
-def _shards_by_store(directory: Path, *, in_use: bool) -> int:
+def _content_of(directory: Path, *, in_use: bool) -> StoreContent:
     try:
-        return (read_cluster_store_in_use if in_use else read_cluster_store)(directory).shards
+        return (read_cluster_store_in_use if in_use else read_cluster_store)(directory)
     except (CorruptStorage, DamagedPage, StorageFailure) as error:
         raise BackupRefused(
             f"{directory} cannot be backed up, for its cluster store cannot be read: {error}"

@@ -1,8 +1,10 @@
-"""`fairlog backup DIR`: a consistent copy of a node's data while it runs."""
+"""`fairlog backup DIR`: a consistent copy of a node's data, while it runs or when it is stopped."""
 
 from __future__ import annotations
 
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -31,30 +33,39 @@ def backup(
         typer.Option(metavar="DIR", help="The node's data directory.", show_default="as for fairlog serve"),
     ] = None,
 ) -> None:
-    """Back up a node's data while it runs: a consistent cut of everything visible.
+    """Back up a node's data, also while it runs: a consistent cut of everything visible.
 
     It contains each transaction as a whole or not at all. Run it on the node's machine. It does not contain open
     transactions, nor records that are answered but not visible yet.
     """
+    from fairlog import telemetry
     from fairlog.backup.making import BackupFailed, make_backup
     from fairlog.backup.making import Progress as Done
     from fairlog.backup.source import BackupRefused
     from fairlog.config_sources import load
+    from fairlog.data_directory import UNFINISHED
     from fairlog.directory import DirectoryUnusable
 
-    source = load(flags={"data_dir": data_dir}).data_dir
+    settings = load(flags={"data_dir": data_dir})
+    source = settings.data_dir
     with byte_bar() as bar:
         task = bar.add_task("", total=None)
 
         def tell(done: Done) -> None:
             bar.update(task, description=done.doing, completed=done.done_bytes, total=done.total_bytes)
 
+        def settling() -> None:
+            telemetry.set_up(replace(settings.log, level="warning"))  # as of a start, of which this is one
+            bar.update(task, description="finishing")
+            sys.stderr.write(f"the node in {source} is stopped: finishing what its shards had decided\n")
+
         try:
-            manifest = make_backup(source, directory, now_ms=_now_ms, told=tell)
+            manifest = make_backup(source, directory, now_ms=_now_ms, told=tell, settling=settling)
         except (BackupRefused, BackupFailed, DirectoryUnusable, OSError) as error:
             raise ClientError(str(error)) from error
         except KeyboardInterrupt:
-            raise Interrupted(f"interrupted: {directory} contains an unfinished backup: delete it") from None
+            left = f"{directory} contains an unfinished backup: delete it"
+            raise Interrupted(f"interrupted: {left if (directory / UNFINISHED).exists() else 'no backup'}") from None
     size_bytes = sum(file.size_bytes for file in manifest.files.values())
     sinks = f"the fences of {len(manifest.sinks)} sinks, " if manifest.sinks else ""
     say(f"backed up {len(manifest.logs)} logs, {sinks}{size_bytes:,} bytes, into {directory}")

@@ -38,6 +38,8 @@ class StoreContent:
     """What clients have set, by the consumer group's id."""
     first_shards: int | None = None
     """How many shards there were at the first start; None if none was added since."""
+    group_separator: str = ""
+    """What stands between group and member in transactional ids; empty also if one shard has not fixed it."""
 
     @property
     def placement(self) -> Placement:
@@ -63,6 +65,7 @@ def read_content(content: Mapping[bytes, bytes]) -> StoreContent:
         started = records.decode_shard_records(content, shards)
         if shards == 1:
             started = {ShardNumber(0): records.ShardRecord(starts, records.GROUP_JOURNALS_BEGUN_KEY in content)}
+        separator = content.get(records.GROUP_SEPARATOR_KEY)
         dropped: dict[UUID, set[ShardNumber]] = {}
         for topic_id, shard in records.decode_dropped(content, shards):
             dropped.setdefault(topic_id, set()).add(shard)
@@ -80,6 +83,7 @@ def read_content(content: Mapping[bytes, bytes]) -> StoreContent:
             records.decode_broker_configs(content),
             records.decode_group_configs(content),
             records.decode_first_shards(content, shards),
+            "" if separator is None else records.decode_group_separator(separator),
         )
     except KeyError as error:
         raise CorruptStorage(f"it lacks the record {error}") from error

@@ -69,18 +69,6 @@ def restore(backup: Path) -> Manifest | None:
 # --- several shards -----------------------------------------------------------------------------------
 
 
-def test_backup_of_a_stopped_node_of_several_shards_is_refused(
-    source: Path, tmp_path: Path, fairlog: FairlogCommand
-) -> None:
-    """Half of a transaction may be in a journal, also after a good end. The sentence says what to do."""
-    split_in_two(source)
-    code, out, err = fairlog("backup", tmp_path / "target", "--data-dir", source)
-    assert (code, out) == (1, "")
-    assert f"no node runs in {source}, which has 2 shards: one of them may still have in a journal what" in err
-    assert "Start the node, and back it up while it runs" in err
-    assert not (tmp_path / "target").exists()
-
-
 @pytest.mark.parametrize("is_running", [False, True])
 def test_backup_without_one_of_the_shards_is_refused(
     source: Path, tmp_path: Path, fairlog: FairlogCommand, is_running: bool

@@ -39,12 +39,12 @@ WAIT_S = 20.0
 WRITERS = ("a", "b")
 
 
-def commit_one(producer: Producer) -> None:
+def commit_one(producer: Producer, wait_s: float = WAIT_S) -> None:
     """A transaction with a record in every partition."""
     producer.begin_transaction()
     for partition in range(PARTITIONS):
         producer.produce(TOPIC, b"x", partition=partition)
-    producer.commit_transaction(WAIT_S)
+    producer.commit_transaction(wait_s)
 
 
 def writer(address: str, name: str) -> Producer:
