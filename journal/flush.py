@@ -228,7 +228,7 @@ async def open_flusher(
         syncs = None if ring is None else RingSyncs(ring)
         flusher = Flusher(threads=threads, sync=sync, ring=syncs, watcher=watcher)
         if syncs is not None:
-            await nursery.start(syncs.run)
+            nursery.start_soon(syncs.run)
         nursery.start_soon(flusher._run_timer)  # pyright: ignore[reportPrivateUsage]
         try:
             yield flusher

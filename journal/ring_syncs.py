@@ -36,9 +36,12 @@ class RingSyncs:
         self._under_way[number] = file, done
         return True
 
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Tell of what is through, until `close`."""
-        task_status.started()
+    async def run(self) -> None:
+        """Tell of what is through, until `close`. To be started even if its nursery is cancelled: `close` waits for it.
+
+        So not by `Nursery.start`: that waits for a task that was started while it was cancelled, and this one is
+        shielded.
+        """
         try:
             with self._running:
                 while True:
@@ -47,7 +50,7 @@ class RingSyncs:
             self._ran.set()
 
     async def close(self) -> None:
-        """Return once nothing is under way; nothing may be started any more. `run` has begun, and ends."""
+        """Return once nothing is under way; nothing may be started any more. `run` was started, and ends."""
         self._running.cancel()
         await self._ran.wait()
         while self._under_way:

@@ -128,7 +128,7 @@ async def test_syncs_closed_have_told_of_what_was_under_way(tmp_path: Path) -> N
     syncs = RingSyncs(ring_or_skip())
     told: list[OSError | None] = []
     async with trio.open_nursery() as nursery:
-        await nursery.start(syncs.run)
+        nursery.start_soon(syncs.run)
         for number in range(5):
             assert syncs.start(new_file(tmp_path / str(number)), told.append)
         await syncs.close()
@@ -153,6 +153,16 @@ async def test_syncs_of_which_one_is_told_in_vain_still_close(
         await syncs.run()
     with trio.fail_after(30):
         await syncs.close()
+
+
+async def test_flusher_that_is_opened_while_it_is_cancelled_can_be_left(ring: Ring, tmp_path: Path) -> None:
+    """As in a start that is told to stop, or of which another part has failed."""
+    with trio.CancelScope() as cancelled:
+        cancelled.cancel()
+        async with open_flusher():
+            pass
+        await trio.lowlevel.checkpoint()
+    assert cancelled.cancelled_caught
 
 
 async def test_journals_flushed_through_the_ring_are_durable(
