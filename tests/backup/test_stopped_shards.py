@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import trio
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -32,6 +33,7 @@ from fairlog.last_run import move_note
 from fairlog.verify.verification import Verification
 from fairlog_types import LeaderEpoch, LogKind, ShardNumber
 from scripts.node_process import ROOT, NodeProcess
+from shard.cutting import Cutting
 from shard.directory import shard_directories
 from tests.backup.conftest import now_ms
 from tests.backup.test_three_processes import PARTITIONS, TOPIC, WAIT_S, assert_whole, commit_one, ends_of, writer
@@ -432,6 +434,19 @@ def test_stopped_node_that_lacks_something_is_not_backed_up(
     with pytest.raises(BackupRefused, match=words):
         back_up(stopped, tmp_path / "target")
     assert not (tmp_path / "target").exists() or list((tmp_path / "target").iterdir()) == []
+
+
+def test_commit_that_does_not_end_is_told(stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no backup beside it."""
+
+    async def under_way(*_: object) -> bool:
+        await trio.lowlevel.checkpoint()
+        return False
+
+    monkeypatch.setattr(Cutting, "while_all_hold", under_way)
+    monkeypatch.setattr(settling, "_AT_REST_S", 0.1)
+    with pytest.raises(BackupRefused, match=r"cannot be finished: a transaction does not end\. Start the node"):
+        back_up(stopped, tmp_path / "target")
 
 
 def test_node_is_kept_away_while_it_is_finished(stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
