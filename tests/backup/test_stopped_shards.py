@@ -35,6 +35,7 @@ from fairlog_types import LeaderEpoch, LogKind, ShardNumber
 from scripts.node_process import ROOT, NodeProcess
 from shard.cutting import Cutting
 from shard.directory import shard_directories
+from shard.partitions import Partitions
 from tests.backup.conftest import now_ms
 from tests.backup.test_three_processes import PARTITIONS, TOPIC, WAIT_S, assert_whole, commit_one, ends_of, writer
 from tests.clients.modes import BOTH_MODES, MODE_CONFIG, Mode
@@ -298,9 +299,21 @@ def new_half(tmp_path: Path) -> Iterator[Callable[[Mode], HalfCopied]]:
     [("copier.copy.before", signal.SIGKILL), ("coordinator.place.between_logs", signal.SIGTERM)],
 )
 def test_half_of_a_transaction_is_made_whole_and_what_is_open_stays_open(
-    new_half: Callable[[Mode], HalfCopied], tmp_path: Path, mode: Mode, point: str, number: signal.Signals
+    new_half: Callable[[Mode], HalfCopied],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: Mode,
+    point: str,
+    number: signal.Signals,
 ) -> None:
     """In the backup, and in the node, which then ends the open transaction as if nothing had been."""
+    run = Partitions.run
+
+    async def run_late(partitions: Partitions) -> None:
+        await trio.sleep(0.3)
+        await run(partitions)
+
+    monkeypatch.setattr(Partitions, "run", run_late)  # the copy is waited for
     half = new_half(mode)
     decided, left_open = half.producer(), half.producer()
     half.write(decided, "decided")
