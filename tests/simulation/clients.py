@@ -131,8 +131,8 @@ class Producer(Client):
         where = self.network.where
 
         async def produce(node: Node, _connection: int) -> Appended | DuplicateOf | RefusedAppend:
-            if transactional_id is not None and where.of_id(transactional_id) != where.of_log(batch.log):
-                await node.shard.hear(ShardNumber(where.of_id(transactional_id)))
+            if transactional_id is not None and self.at != where.of_log(batch.log):
+                await node.shard.hear(ShardNumber(self.at))
             return await node.produce(transactional_id, batch.log, bytearray(data))  # a copy, as from a socket
 
         for attempt in range(repeats + 1):

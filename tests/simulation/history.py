@@ -19,7 +19,7 @@ a start that has lost nothing: each log knows the epochs in which transactions h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -78,11 +78,22 @@ class Transaction:
         return self.name
 
 
+class CommittedBatch(NamedTuple):
+    """A batch of a sink of which somebody was told that it is committed."""
+
+    placements: tuple[Placement, ...] = ()
+    """Where it is, if that was said."""
+    is_visible: bool = False
+    """It was said by who waits until it can be read; else it may be decided, and no more."""
+
+
 class Answered(NamedTuple):
     """What was answered as done, at some moment."""
 
     transactions: Sequence[Transaction]
     plain: Sequence[Batch]
+    batches: Mapping[tuple[str, int], CommittedBatch]
+    """By sink and number."""
 
 
 class History:
@@ -105,8 +116,7 @@ class History:
         """The newest epoch that anybody was told of, by producer id."""
         self.batches: dict[tuple[str, int], list[Transaction]] = {}
         """By sink and number: every commit of it that was asked for. At most one of them may be seen."""
-        self._committed_batches: dict[tuple[str, int], tuple[Placement, ...]] = {}
-        """Those of which somebody was told that they are committed, and where, if that was said."""
+        self._committed_batches: dict[tuple[str, int], CommittedBatch] = {}
         self._last_batch: dict[tuple[LogId, str], int] = {}
         """The last batch of each sink that was seen in each log."""
         self._begun: dict[tuple[LogId, int], int] = {}
@@ -132,12 +142,14 @@ class History:
         """A node has said so: from here on the log takes nothing of an older epoch."""
         self._begun[log, producer_id] = max(epoch, self._begun.get((log, producer_id), epoch))
 
-    def batch_is_committed(self, sink: str, batch: int, placements: tuple[Placement, ...]) -> None:
+    def batch_is_committed(
+        self, sink: str, batch: int, placements: tuple[Placement, ...], *, is_visible: bool = True
+    ) -> None:
         """Somebody was told so, and where, unless the sink has gone on since: there it stays, whatever happens."""
-        known = self._committed_batches.get((sink, batch), ())
+        known, was_visible = self._committed_batches.get((sink, batch), CommittedBatch())
         if known and placements and known != placements:
             self._violate(5, f"batch {batch} of {sink} was answered to be at {known}, and now at {placements}")
-        self._committed_batches[sink, batch] = known or placements
+        self._committed_batches[sink, batch] = CommittedBatch(known or placements, was_visible or is_visible)
 
     # --- what readers find ---
 
@@ -273,7 +285,8 @@ class History:
     def answered(self) -> Answered:
         """What was answered as done so far."""
         transactions = [it for it in self.transactions if it.committed]
-        return Answered(transactions, [batch for batch in self.plain if batch.acknowledged])
+        plain = [batch for batch in self.plain if batch.acknowledged]
+        return Answered(transactions, plain, dict(self._committed_batches))
 
     def settled(self, when: str, ends: Mapping[LogId, int], answered: Answered | None = None) -> None:
         """Behind a recovery, with a view from the beginning: all that was answered, and all that was seen, is there.
@@ -298,7 +311,7 @@ class History:
             if batch.log in ends and batch not in self._place:
                 self._violate(5, f"{when}: {batch.name}, which was answered, is missing from {log_name(batch.log)}")
                 return
-        self._check_batches(when)
+        self._check_batches(when, ends, answered)
         self._check_order(when)
 
     def fences(self, when: str, logs: Sequence[LogId], known: Mapping[LogId, Mapping[int, int]] | None) -> None:
@@ -318,23 +331,30 @@ class History:
                 self._violate(9, f"{when}: producer {producer_id} is known by epoch {found} in {where}")
                 return
 
-    def _check_batches(self, when: str) -> None:
-        """What was said to be committed is there, as one of the commits that were asked for, and where it was said."""
-        for (sink, number), placements in self._committed_batches.items():
+    def _check_batches(self, when: str, logs: Collection[LogId], answered: Answered) -> None:
+        """What was said to be committed is in these logs, as one of the commits asked for, and where it was said."""
+        for (sink, number), (placements, _) in answered.batches.items():
             name = f"batch {number} of {sink}, which was answered to be committed"
             asked = [it for it in self.batches.get((sink, number), ()) if it.asked and not it.without_effect]
-            seen = [it for it in asked if all(batch in self._place for row in it.batches.values() for batch in row)]
+            seen = [it for it in asked if self._is_seen_in(logs, it)]
             if not seen:
                 self._violate(5, f"{when}: {name}, is nowhere")
                 return
-            found = [it for it in seen if it.batches] or seen
-            if placements and self._places_of(found[0]) != placements:
-                self._violate(5, f"{when}: {name} at {placements}, is at {self._places_of(found[0])}")
+            said = tuple(place for place in placements if place.log in logs)
+            found = [self._places_of(it, logs) for it in seen]
+            if placements and said not in found:
+                self._violate(5, f"{when}: {name} at {said}, is at {max(found, key=len)}")
                 return
 
-    def _places_of(self, transaction: Transaction) -> tuple[Placement, ...]:
+    def _is_seen_in(self, logs: Collection[LogId], transaction: Transaction) -> bool:
+        """Whether all that it has in these logs was."""
+        return all(batch in self._place for log, row in transaction.batches.items() if log in logs for batch in row)
+
+    def _places_of(self, transaction: Transaction, logs: Collection[LogId]) -> tuple[Placement, ...]:
         places: list[Placement] = []
         for log, batches in sorted(transaction.batches.items()):
+            if log not in logs:
+                continue
             count = sum(batch.records for batch in batches)
             end = self._ends[log][self._place[batches[-1]]]
             places.append(Placement(log, Offset(end - count), count))

@@ -185,7 +185,9 @@ def _without_faults(plan: Plan) -> Plan:
 def draw_shards(seed: str, *, faults: bool = True) -> Plan:
     """The plan of a seed for several shards; see `draw`."""
     rng = Random(f"{seed}/plan of shards")
-    of_cuts, of_epochs = Random(f"{seed}/cuts"), Random(f"{seed}/epochs")  # of their own, as in `draw`
+    # Of their own, as in `draw`.
+    of_cuts, of_epochs, of_sinks = (Random(f"{seed}/{name}") for name in ("cuts", "epochs", "sinks over shards"))
+    sinks = of_sinks.choice((0, 0, 0, 0, 1, 2))
     shards = rng.choice((2, 2, 3))
     transactional = rng.randint(2, 5)
     deaths = [_draw_death_of(rng, shard) for shard in range(shards) for _ in range(rng.randint(1, 5))]
@@ -217,7 +219,11 @@ def draw_shards(seed: str, *, faults: bool = True) -> Plan:
         suspensions=rng.choice((0.0, 0.0, 0.1)),
         cutters=of_cuts.choice((0, 1, 2)),
         epochs=of_epochs.choice((0, 0, 0, transactional)),
+        sinks=sinks,
+        second_drivers=of_sinks.choice((0, 0, 1)) if sinks else 0,
     )
+    if sinks:
+        plan = replace(plan, deaths=tuple(_moved_to_a_batch(death, of_sinks) for death in plan.deaths))
     if plan.cutters:
         # Cuts are taken, and could split something, mostly while all are up: so they stay up for a while in the end.
         last = Death("stop", 0.5 + of_cuts.random(), shard=of_cuts.randrange(shards))

@@ -50,10 +50,11 @@ from tests.simulation.clients import (
     TransactionalProducer,
 )
 from tests.simulation.cuts import Cutter, TakenCuts
-from tests.simulation.history import History, Transaction, log_name
+from tests.simulation.history import Answered, History, Transaction, log_name
 from tests.simulation.machine import SETTINGS, Failpoints, Machine, Node
 from tests.simulation.network import Network
 from tests.simulation.plan import Death, Plan
+from tests.simulation.sinks import drivers
 from tests.simulation.stuck import VIRTUAL_S_MAX, stop_when_stuck
 from tests.simulation.system_calls import ROOT
 from tests.simulation.workers import Workers
@@ -162,8 +163,11 @@ class ShardMachine(Machine):
     def is_copied(self, transaction: Transaction) -> bool:
         """Whether its coordinator, if that serves, says that all of its producer's commits are visible everywhere.
 
-        What is answered may still wait, in the order of its group, for what another shard has not prepared.
+        What is answered may still wait, in the order of its group, for what another shard has not prepared. A sink's
+        batch is answered when it is visible.
         """
+        if transaction.batch is not None:
+            return True
         at = self._placed.of_id(transaction.transactional_id)
         coordinator = next((each for each in self.others if each.number == at), self).node
         if coordinator is None:
@@ -470,7 +474,11 @@ async def _run_once(machine: ShardMachine, history: History, death: Death, until
     answered = history.answered()
 
     async def judge(node: Node) -> None:
-        due = answered._replace(transactions=[it for it in answered.transactions if machine.is_copied(it)])
+        due = Answered(
+            [it for it in answered.transactions if machine.is_copied(it)],
+            answered.plain,
+            {name: it for name, it in answered.batches.items() if it.is_visible},
+        )
         found = await node.read(dict.fromkeys(machine.logs, Offset(0)))
         when = f"after start {node.number} of {machine.number}"
         ends = history.view(when, dict.fromkeys(machine.logs, 0), found)
@@ -542,6 +550,7 @@ def _clients(world: World, plan: Plan, network: Network, history: History) -> li
         if number < plan.rivals:
             clients.append(producer(world, network, history, f"t{number}x", name))
     clients += [PlainProducer(world, network, history, f"p{number}") for number in range(plan.plain)]
+    clients += drivers(world, plan, network, history)
     for number in range(plan.patient):
         clients.append(PatientProducer(world, network, history, f"w{number}", f"waits{number}"))
     clients += [Reader(world, network, history, f"r{number}") for number in range(plan.readers)]

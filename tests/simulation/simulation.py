@@ -39,7 +39,7 @@ from tests.simulation.machine import Machine, Node
 from tests.simulation.network import AT_THE_ONE, Network
 from tests.simulation.plan import Death, Plan
 from tests.simulation.shards import run_shards, suspending
-from tests.simulation.sinks import Checkpoint, Driver
+from tests.simulation.sinks import drivers
 from tests.simulation.stuck import VIRTUAL_S_MAX, Stuck, stop_when_stuck
 from tests.simulation.world import Violation, World
 
@@ -168,11 +168,7 @@ def _clients(world: World, plan: Plan, network: Network, history: History) -> li
         if number < plan.rivals:
             clients.append(TransactionalProducer(world, network, history, f"t{number}x", f"id-{number}"))
     clients += [PlainProducer(world, network, history, f"p{number}") for number in range(plan.plain)]
-    for number in range(plan.sinks):
-        checkpoint = Checkpoint(f"s{number}", "query")
-        clients.append(Driver(world, network, history, f"d{number}", checkpoint))
-        if number < plan.second_drivers:
-            clients.append(Driver(world, network, history, f"d{number}x", checkpoint))
+    clients += drivers(world, plan, network, history)
     for number in range(plan.patient):
         clients.append(PatientProducer(world, network, history, f"w{number}", f"waits-{number}"))
     clients += [Reader(world, network, history, f"r{number}") for number in range(plan.readers)]

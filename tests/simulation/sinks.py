@@ -8,6 +8,9 @@ checkpoint names; so may a second driver of the same query, which knows of no ot
 on writing when the batch is decided, two attempts that both write, counts that are not true, requests that are
 repeated, strangers that want a grant for a lane, lanes that want to commit by themselves, and another query.
 
+A sink is at one machine, where all its lanes are coordinated (docs/decisions/0055); drivers, tasks and strangers go
+there at once. The lanes write wherever the logs are.
+
 To the `History` a commit is one transaction: its batches are those of the winning lanes, in the order in which the
 driver has named them. A lane's batches belong to a transaction that nobody commits until then.
 """
@@ -20,6 +23,7 @@ from dataclasses import dataclass, field
 import trio
 
 from coordinator.answers import Granted, Refusal
+from coordinator.lane_ids import lane_id
 from coordinator.sinks.messages import (
     BatchCommitted,
     CommitBatch,
@@ -36,6 +40,7 @@ from tests.simulation.clients import REPEATS, Client, Producer, init
 from tests.simulation.history import History, Transaction
 from tests.simulation.machine import Node
 from tests.simulation.network import Network, Unanswered
+from tests.simulation.plan import Plan
 from tests.simulation.world import World
 
 _TIMEOUTS_MS = (80, 1000, 1000)
@@ -86,6 +91,7 @@ class Task(Producer):
 
     def __init__(self, driver: Driver, name: str, attempt: _Attempt) -> None:
         super().__init__(driver.world, driver.network, driver.history, name)
+        self.at = driver.at
         self.attempt = attempt
         self.timeout_ms = self.rng.choice(_TIMEOUTS_MS)
 
@@ -165,6 +171,7 @@ class Driver(Client):
     def __init__(self, world: World, network: Network, history: History, name: str, checkpoint: Checkpoint) -> None:
         super().__init__(world, network, history, name)
         self.checkpoint = checkpoint
+        self.at = network.where.of_id(lane_id(checkpoint.sink, 0))
         self._run = ""
         self._tries = 0
 
@@ -288,7 +295,7 @@ class Driver(Client):
         """What the node answers; when it does, no lane of the batch may be open."""
         answer = await node.coordinator.commit_batch(message)
         refuses = node.shard.failure is not None or node.coordinator.statistics().failed_journals > 0
-        is_healthy = not self.world.crashed and not refuses
+        is_healthy = not node.world.crashed and not refuses
         if isinstance(answer, BatchCommitted) and not answer.already and is_healthy:
             for it in lanes:
                 found = node.coordinator.describe(it.transactional_id)
@@ -341,7 +348,7 @@ class Driver(Client):
         except Unanswered:
             return False
         if isinstance(answer, SinkRefused) and answer.why is SinkRefusal.COMMITTED:
-            self.history.batch_is_committed(self.checkpoint.sink, batch, ())
+            self.history.batch_is_committed(self.checkpoint.sink, batch, (), is_visible=False)
         return None if answer is None and self.rng.random() < 0.5 else False
 
     async def _lie(self, batch: int, winners: list[_Attempt]) -> None:
@@ -366,6 +373,7 @@ class Driver(Client):
     async def _ask_as_a_stranger(self, lanes: Sequence[_Attempt]) -> None:
         """A second grant for a lane, on another connection; or another query's join."""
         stranger = Client(self.world, self.network, self.history, f"{self.name} stranger {self._tries}")
+        stranger.at = self.at
         try:
             if self.rng.random() < 0.5 and lanes:
                 it = self.rng.choice(list(lanes))
@@ -380,3 +388,14 @@ class Driver(Client):
                     self.world.violate(5, f"another query has joined sink {self.checkpoint.sink}")
         except Unanswered:
             return
+
+
+def drivers(world: World, plan: Plan, network: Network, history: History) -> list[Client]:
+    """Of all sinks of a plan."""
+    found: list[Client] = []
+    for number in range(plan.sinks):
+        checkpoint = Checkpoint(f"s{number}", "query")
+        found.append(Driver(world, network, history, f"d{number}", checkpoint))
+        if number < plan.second_drivers:
+            found.append(Driver(world, network, history, f"d{number}x", checkpoint))
+    return found
