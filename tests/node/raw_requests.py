@@ -119,7 +119,9 @@ def carry_out(program: Sequence[Step], *, mode: TransactionMode, fence_on_timeou
     settings = CoordinatorSettings(
         check_interval_ms=CHECK_MS, min_timeout_ms=TIMEOUT_MS, fence_on_timeout=fence_on_timeout
     )
-    machine = Machine(world, _PLAN, LOGS, mode=mode, settings=settings, make_offsets=_make_offsets)
+    machine = Machine(
+        world, _PLAN, LOGS, markers=LOGS if mode is MARKERS else (), settings=settings, make_offsets=_make_offsets
+    )
     course = _Course(machine, mode)
     with deterministic(world):
         try:

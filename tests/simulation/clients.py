@@ -22,6 +22,7 @@ from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, ShardNumber,
 from partition.answers import Appended, DuplicateOf, RefusedAppend
 from shard.adding import AddLog
 from tests.datalog.batches import keyed_batch
+from tests.simulation.found import Found
 from tests.simulation.history import Batch, History, Transaction, log_name
 from tests.simulation.machine import EffectUnknown, Node
 from tests.simulation.network import Connection, Network, Unanswered
@@ -151,8 +152,7 @@ class Producer(Client):
             else:
                 batch.acknowledged = True
                 self.network.answered("produced")
-                if batch.transaction is None:
-                    batch.offset = answer.base_offset
+                batch.offset = answer.base_offset
                 if self.producer_id >= 0:
                     self.sequences[batch.log] = self.sequences.get(batch.log, 0) + batch.records
             return answer
@@ -501,7 +501,7 @@ class Reader(Client):
         at = self.network.where.of_log(log)
         asked = {log: offset for log, offset in offsets.items() if self.network.where.of_log(log) == at}
 
-        async def read(node: Node, _: int) -> dict[LogId, list[bytes]]:
+        async def read(node: Node, _: int) -> dict[LogId, Found]:
             try:
                 return await node.read(asked)
             except StorageFailure as failure:

@@ -7,6 +7,9 @@ in the end:
     7   of each transaction it has all batches in all its logs, or none; and no batch in part
     13  it has what clients had been told of as committed, or appended, before it was asked for
 
+In a log of marker mode a cut ends where the oldest open transaction begins, and lacks what is committed behind it. So
+there it has to have a transaction only if nothing was open; and what it has there, it has in the logs of journal mode.
+
 That there is no cut is an answer at any time but one: with all processes up and nothing open, one has to be taken (8).
 """
 
@@ -42,6 +45,8 @@ class TakenCut:
     answered: Answered
     """What clients had been told of when it was asked for."""
     ends: dict[LogId, Offset]
+    is_whole: bool
+    """Nothing was open."""
 
 
 class TakenCuts:
@@ -73,7 +78,7 @@ class TakenCuts:
         said = ", ".join(f"{log_name(log)} {end}" for log, end in sorted(ends.items()))
         name = f"cut {len(self._taken)}"
         node.world.note("cut", f"{name} for {who}: {said}")
-        self._taken.append(TakenCut(name, answered, ends))
+        self._taken.append(TakenCut(name, answered, ends, is_whole=count_as == AT_THE_END))
         if ends.keys() != set(logs):
             missing = "".join(log_name(log) for log in logs if log not in ends)
             self._world.violate(7, f"{name} is without {missing}")
@@ -104,17 +109,22 @@ class TakenCuts:
                 return
         for transaction in history.transactions:
             batches = [batch for of in transaction.batches.values() for batch in of if batch.log in cut.ends]
-            without = [batch for batch in batches if not self._has(cut, batch)]
-            if without and len(without) < len(batches):
+            without = [batch for batch in batches if self._lacks(cut, batch)]
+            if without and any(self._has(cut, batch) for batch in batches):
                 lacks = f"{without[0].name} in {log_name(without[0].log)}"
                 violate(7, f"{cut.name} has a part of {transaction.name}, but not {lacks}")
                 return
         due = [batch for it in cut.answered.transactions for of in it.batches.values() for batch in of]
         for batch in (*due, *cut.answered.plain):
-            if batch.log in cut.ends and not self._has(cut, batch):
+            if batch.log in cut.ends and self._lacks(cut, batch):
                 what = f"{batch.name} of {batch.transaction or 'no transaction'}"
                 violate(13, f"{cut.name} is without {what} in {log_name(batch.log)}, which was answered before it")
                 return
+
+    def _lacks(self, cut: TakenCut, batch: Batch) -> bool:
+        """Whether it is not there, and does not have to wait for what is open."""
+        may_wait = batch.log in self._history.markers and not cut.is_whole
+        return not may_wait and not self._has(cut, batch)
 
     def _has(self, cut: TakenCut, batch: Batch) -> bool:
         end = self._history.end_of(batch)

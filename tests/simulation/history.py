@@ -15,17 +15,22 @@ find the same. Each batch is judged when it is seen first:
 and each cut: a transaction is in all its logs, or in none (7). `settled` is asked of a view behind a recovery: all
 that was answered is there (5), and the transactions of one id stand in one order everywhere (6). `fences` is asked of
 a start that has lost nothing: each log knows the epochs in which transactions have begun there (9).
+
+In a log of marker mode (`found`) offsets have gaps, others' batches stand between those of a transaction, and what is
+committed may be *behind* a transaction that is open: there, but not for readers yet. For 5 and 7 it is there. For 6 the
+markers count; each has one place for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from datalog.batch import parse_stored_header
 from fairlog_types import LogId, Offset, Placement
 from tests.simulation.deadlines import Deadlines
+from tests.simulation.found import Found
 from tests.simulation.world import World
 
 _BODY_FROM = 17
@@ -46,6 +51,11 @@ class Batch:
     """Said to be without effect, and never sent in a way of which nothing is known."""
     offset: Offset | None = None
     """As answered."""
+
+    @property
+    def sender(self) -> str:
+        """Of a sink's batch there are several."""
+        return self.name.rpartition(".")[0]
 
 
 @dataclass(eq=False, slots=True)
@@ -99,9 +109,13 @@ class Answered(NamedTuple):
 class History:
     """All clients' and readers' memory."""
 
-    def __init__(self, world: World, logs: Sequence[LogId], *, group_separator: str = "") -> None:
+    def __init__(
+        self, world: World, logs: Sequence[LogId], *, markers: Collection[LogId] = (), group_separator: str = ""
+    ) -> None:
+        """Of `logs`, those in `markers` are of marker mode."""
         self._world = world
         self.logs = logs
+        self.markers = markers
         self._group_separator = group_separator
         self.deadlines = Deadlines(world)
         self._sent: dict[bytes, Batch] = {}
@@ -110,6 +124,10 @@ class History:
         """The offset behind each batch of `seen`."""
         self._place: dict[Batch, int] = {}
         """Of each batch that was seen, its index in its log."""
+        self._behind: dict[LogId, dict[Batch, Offset]] = {log: {} for log in logs}
+        """What the last view of each log has found behind an open transaction, and at which offset."""
+        self._marked: dict[Batch, Offset] = {}
+        """In marker mode: where the marker of a committed batch stands."""
         self.transactions: list[Transaction] = []
         self.plain: list[Batch] = []
         self._epochs: dict[int, int] = {}
@@ -153,13 +171,13 @@ class History:
 
     # --- what readers find ---
 
-    def view(self, who: str, starts: Mapping[LogId, int], found: Mapping[LogId, Sequence[bytes]]) -> dict[LogId, int]:
+    def view(self, who: str, starts: Mapping[LogId, int], found: Mapping[LogId, Found]) -> dict[LogId, int]:
         """One cut, read in each log from the batch with the index `starts`; answers how far each log is read now."""
         ends: dict[LogId, int] = {}
         touched: dict[Transaction, None] = {}
-        for log, stored in found.items():
+        for log, part in found.items():
             index = starts[log]
-            for data in stored:
+            for data in part.batches:
                 batch = self._seen_at(who, log, index, data)
                 if batch is None:
                     return dict(starts)
@@ -167,11 +185,15 @@ class History:
                     touched[batch.transaction] = None
                 index += 1
             ends[log] = index
+            self._behind[log] = self._seen_behind(who, log, part.behind)
+            touched.update((batch.transaction, None) for batch in self._behind[log] if batch.transaction is not None)
+            for data, marker in part.markers.items():
+                self._is_marked(who, self._sent.get(data[_BODY_FROM:]), marker)
         for transaction in touched:
             for log, batches in transaction.batches.items():
                 for batch in batches if log in ends else ():
                     place = self._place.get(batch)
-                    if place is None or place >= ends[log]:
+                    if (place is None or place >= ends[log]) and batch not in self._behind[log]:
                         self._violate(
                             7, f"{who} sees a part of {transaction.name}, but not {batch.name} in {log_name(log)}"
                         )
@@ -182,13 +204,26 @@ class History:
         """Whether anybody has read it."""
         return batch in self._place
 
+    def is_committed(self, batch: Batch) -> bool:
+        """Whether it was read, or was found behind an open transaction when its log was viewed last."""
+        return batch in self._place or batch in self._behind[batch.log]
+
+    def nothing_is_behind(self, when: str) -> None:
+        """Nothing is open: readers of committed records get all that is committed."""
+        for log, behind in self._behind.items():
+            for batch in behind:
+                self._violate(8, f"{when}: {batch.name} is committed in {log_name(log)}, and readers stop before it")
+
     def end_of(self, batch: Batch) -> Offset | None:
         """The offset behind it; None if nobody has read it."""
         place = self._place.get(batch)
         return None if place is None else Offset(self._ends[batch.log][place])
 
     def is_between_batches(self, log: LogId, offset: Offset) -> bool:
-        """Whether some batch that was read ends there, or the log begins."""
+        """Whether some batch that was read ends there, or the log begins; in marker mode, whether none is split."""
+        if log in self.markers:
+            inside = zip(self._ends[log], self.seen[log], strict=True)
+            return not any(end - batch.records < offset < end for end, batch in inside)
         return offset == 0 or offset in self._ends[log]
 
     def end(self, log: LogId, index: int) -> Offset:
@@ -211,7 +246,8 @@ class History:
             return batch
         header = parse_stored_header(data)
         expected = self._ends[log][-1] if row else 0
-        if header.base_offset != expected or header.record_count != batch.records:
+        has_gap = header.base_offset > expected and log in self.markers
+        if (header.base_offset != expected and not has_gap) or header.record_count != batch.records:
             self._violate(2, f"{batch.name} is at {header.base_offset} of {log_name(log)}, which goes on at {expected}")
             return None
         row.append(batch)
@@ -221,12 +257,32 @@ class History:
         self._place[batch] = index
         return batch
 
-    def _may_be_seen(self, who: str, batch: Batch, row: Sequence[Batch], offset: Offset) -> bool:
+    def _seen_behind(self, who: str, log: LogId, stored: Sequence[bytes]) -> dict[Batch, Offset]:
+        found: dict[Batch, Offset] = {}
+        for data in stored:
+            batch, offset = self._sent.get(data[_BODY_FROM:]), parse_stored_header(data).base_offset
+            if batch is None:
+                self._violate(1, f"{who} finds what nobody has sent, in {log_name(log)} at {offset}")
+                continue
+            if batch in self._place or batch in found or batch.log != log:
+                self._violate(5, f"{who} finds {batch.name} in {log_name(log)} at {offset} for the second time")
+            elif self._may_be_committed(who, batch, offset):
+                found[batch] = offset
+                self._world.count("batches found behind an open transaction")
+        return found
+
+    def _is_marked(self, who: str, batch: Batch | None, marker: Offset) -> None:
+        if batch is None:
+            return  # a violation already
+        known = self._marked.setdefault(batch, marker)
+        if known != marker:
+            where = f"at {marker} of {log_name(batch.log)}, and stood at {known} before"
+            self._violate(5, f"{who} finds the marker that has committed {batch.name} {where}")
+
+    def _may_be_committed(self, who: str, batch: Batch, offset: Offset) -> bool:
         where = f"{batch.name} in {log_name(batch.log)} at {offset}"
         transaction = batch.transaction
-        if batch in self._place or row[-1].log != batch.log:
-            self._violate(5, f"{who} reads {where} twice")
-        elif batch.refused:
+        if batch.refused:
             self._violate(5, f"{who} reads {where}, which was refused as without effect")
         elif batch.offset is not None and batch.offset != offset:
             self._violate(5, f"{who} reads {where}, which was answered to be at {batch.offset}")
@@ -236,11 +292,28 @@ class History:
             self._violate(5, f"{who} reads {where}, whose commit was answered to be without effect")
         elif transaction is not None and transaction.doomed:
             self._violate(9, f"{who} reads {where}, of an older epoch than was granted when its commit was sent")
+        else:
+            return True
+        return False
+
+    def _may_be_seen(self, who: str, batch: Batch, row: Sequence[Batch], offset: Offset) -> bool:
+        where = f"{batch.name} in {log_name(batch.log)} at {offset}"
+        transaction = batch.transaction
+        has_markers = batch.log in self.markers
+        if batch in self._place or row[-1].log != batch.log:
+            self._violate(5, f"{who} reads {where} twice")
+        elif not self._may_be_committed(who, batch, offset):
+            pass
         elif transaction is not None and not self._is_next(batch, transaction, row):
             self._violate(3, f"{who} reads {where}, not behind what stands before it in {transaction.name}")
-        elif len(row) > 1 and self._is_torn(row[-2], batch):
+        elif len(row) > 1 and not has_markers and self._is_torn(row[-2], batch):
             self._violate(3, f"{who} reads {where} before all of {row[-2].transaction} is there")
-        elif transaction is not None and transaction.batch is not None and not self._is_next_batch(batch, transaction):
+        elif (
+            transaction is not None
+            and transaction.batch is not None
+            and not has_markers
+            and not self._is_next_batch(batch, transaction)
+        ):
             self._violate(6, f"{who} reads {where} behind a later batch of its sink")
         elif transaction is not None and self._is_again(transaction):
             self._violate(5, f"{who} reads {where}, and another commit of that batch was seen before")
@@ -248,9 +321,12 @@ class History:
             return True
         return False
 
-    @staticmethod
-    def _is_next(batch: Batch, transaction: Transaction, row: Sequence[Batch]) -> bool:
+    def _is_next(self, batch: Batch, transaction: Transaction, row: Sequence[Batch]) -> bool:
         batches = transaction.batches[batch.log]
+        if batch.log in self.markers:
+            batches = [it for it in batches if it.sender == batch.sender]
+            at = batches.index(batch)
+            return at == 0 or batches[at - 1] in self._place
         at = batches.index(batch)
         return at == 0 or (len(row) > 1 and row[-2] is batches[at - 1])
 
@@ -303,12 +379,12 @@ class History:
         for transaction in answered.transactions:
             for batches in transaction.batches.values():
                 for batch in batches:
-                    if batch.log in ends and batch not in self._place:
+                    if batch.log in ends and not self.is_committed(batch):
                         what = f"{batch.name} of {transaction.name}, whose commit was answered"
                         self._violate(5, f"{when}: {what}, is missing from {log_name(batch.log)}")
                         return
         for batch in answered.plain:
-            if batch.log in ends and batch not in self._place:
+            if batch.log in ends and not self.is_committed(batch):
                 self._violate(5, f"{when}: {batch.name}, which was answered, is missing from {log_name(batch.log)}")
                 return
         self._check_batches(when, ends, answered)
@@ -340,7 +416,7 @@ class History:
             if not seen:
                 self._violate(5, f"{when}: {name}, is nowhere")
                 return
-            said = tuple(place for place in placements if place.log in logs)
+            said = self._as_told(placements, logs)
             found = [self._places_of(it, logs) for it in seen]
             if placements and said not in found:
                 self._violate(5, f"{when}: {name} at {said}, is at {max(found, key=len)}")
@@ -348,7 +424,7 @@ class History:
 
     def _is_seen_in(self, logs: Collection[LogId], transaction: Transaction) -> bool:
         """Whether all that it has in these logs was."""
-        return all(batch in self._place for log, row in transaction.batches.items() if log in logs for batch in row)
+        return all(self.is_committed(batch) for log, row in transaction.batches.items() if log in logs for batch in row)
 
     def _places_of(self, transaction: Transaction, logs: Collection[LogId]) -> tuple[Placement, ...]:
         places: list[Placement] = []
@@ -356,16 +432,30 @@ class History:
             if log not in logs:
                 continue
             count = sum(batch.records for batch in batches)
-            end = self._ends[log][self._place[batches[-1]]]
-            places.append(Placement(log, Offset(end - count), count))
+            places.append(Placement(log, min(map(self._offset_of, batches)), count))
         return tuple(places)
+
+    def _as_told(self, placements: Sequence[Placement], logs: Collection[LogId]) -> tuple[Placement, ...]:
+        """In these logs. In marker mode, where a lane's records are mixed with others, all that is in a log is one."""
+        found: list[Placement] = []
+        for place in placements:
+            if found and found[-1].log == place.log and place.log in self.markers:
+                count = found[-1].count + place.count
+                found[-1] = Placement(place.log, min(found[-1].base_offset, place.base_offset), count)
+            elif place.log in logs:
+                found.append(place)
+        return tuple(found)
+
+    def _offset_of(self, batch: Batch) -> Offset:
+        place = self._place.get(batch)
+        return self._behind[batch.log][batch] if place is None else Offset(self._ends[batch.log][place] - batch.records)
 
     def _check_order(self, when: str) -> None:
         """Invariant 6: what stands before what, of the transactions of one group, is the same in every log."""
         before: dict[tuple[Transaction, Transaction], None] = {}
-        for row in self.seen.values():
+        for log, row in self.seen.items():
             last: dict[str, list[Transaction]] = {}
-            for batch in row:
+            for batch in sorted(self._marked_in(log), key=self._marked.__getitem__) if log in self.markers else row:
                 transaction = batch.transaction
                 if transaction is not None:
                     order = last.setdefault(self._group_of(transaction), [])
@@ -378,6 +468,9 @@ class History:
             if (second, first) in before:
                 self._violate(6, f"{when}: {first.name} and {second.name} stand in one order here, in another there")
                 return
+
+    def _marked_in(self, log: LogId) -> Iterable[Batch]:
+        return (batch for batch in (*self.seen[log], *self._behind[log]) if batch in self._marked)
 
     def _group_of(self, transaction: Transaction) -> str:
         name = transaction.transactional_id

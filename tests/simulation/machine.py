@@ -17,7 +17,7 @@ dropped.
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,11 +39,12 @@ from journal import failpoints
 from journal.journal import Fsync
 from journal.segment import base_of
 from partition.answers import Appended, DuplicateOf, RefusedAppend
-from partition.modes import JOURNAL, TransactionMode
+from partition.modes import JOURNAL, MARKERS
 from partition.partition import Partition
 from shard.directory import FIRST_SHARD, ShardDirectory, shard_directory
 from shard.shard import Neighbours, Shard, ShardSettings, ShardStorage, open_shard
 from tests.simulation.disk import Disk
+from tests.simulation.found import Found, found_by_markers
 from tests.simulation.memory_lmdb import MemoryEnvironment, open_memory_logs
 from tests.simulation.plan import Death, Plan
 from tests.simulation.system_calls import ROOT, SystemCalls
@@ -185,9 +186,12 @@ class Node:
             description = None if transactional_id is None else self.coordinator.describe(transactional_id)
             if description is not None and description.state == IdState.MUST_ABORT.name:
                 return RefusedAppend.MUST_ABORT
-        if isinstance(outcome, Appended | DuplicateOf) and outcome.visible_at is not None:
+        if isinstance(outcome, Appended | DuplicateOf):
             try:
-                await self.partition(log).visibility.reach(outcome.visible_at)
+                if outcome.visible_at is not None:
+                    await self.partition(log).visibility.reach(outcome.visible_at)
+                elif outcome.durable_at is not None:
+                    await self.partition(log).durable(outcome.durable_at)
             except StorageFailure as failure:
                 raise EffectUnknown(str(failure)) from failure
         return outcome
@@ -199,18 +203,28 @@ class Node:
             for log in logs
         }
 
-    async def read(self, positions: dict[LogId, Offset]) -> dict[LogId, list[bytes]]:
-        """What all logs hold from these offsets on, in one cut."""
+    async def read(self, positions: dict[LogId, Offset]) -> dict[LogId, Found]:
+        """What all logs hold from these offsets on, in one cut, for readers of committed records."""
+        marked = [log for log in positions if self.partition(log).mode.has_markers]
         requests = [ReadRequest(log, offset, 1 << 30) for log, offset in positions.items()]
+        requests += [ReadRequest(log, positions[log], 1 << 30, committed_only=True) for log in marked]
 
-        def work() -> dict[LogId, list[bytes]]:
-            found: dict[LogId, list[bytes]] = {}
-            for request, answer in zip(requests, self.data_logs.read(requests, bytes_max=1 << 30), strict=True):
+        def work() -> list[ReadResult]:
+            found: list[ReadResult] = []
+            for answer in self.data_logs.read(requests, bytes_max=1 << 30):
                 assert isinstance(answer, ReadResult), answer
-                found[request.log] = answer.batches
+                found.append(answer)
             return found
 
-        return await trio.to_thread.run_sync(work)
+        answers = await trio.to_thread.run_sync(work)
+        found = {answer.log: Found(answer.batches) for answer in answers[: len(positions)]}
+        everything = {answer.log: answer for answer in answers[: len(positions)]}
+        for answer in answers[len(positions) :]:
+            found[answer.log] = found_by_markers(everything[answer.log], answer, partial(self._violate, answer.log))
+        return found
+
+    def _violate(self, log: LogId, invariant: int, what: str) -> None:
+        self.world.violate(invariant, f"{log}, start {self.number}: {what}")
 
 
 class Machine:
@@ -222,20 +236,23 @@ class Machine:
         plan: Plan,
         logs: Sequence[LogId],
         *,
-        mode: TransactionMode = JOURNAL,
+        markers: Collection[LogId] = (),
         settings: CoordinatorSettings = SETTINGS,
         make_offsets: MakeOffsets | None = None,
         directory: ShardDirectory = SHARD,
         workers: Workers | None = None,
     ) -> None:
-        """`logs` are of `mode`; with `make_offsets`, each node has committed offsets as well.
+        """Of `logs`, those in `markers` are of marker mode; with `make_offsets`, each node has committed offsets, too.
 
         `directory` and `workers` are given where several machines stand for the processes of one (`shards`).
         """
         self.world = world
         self.plan = plan
         self.logs = logs
-        self._mode = mode
+        self._by_mode = {
+            JOURNAL: [log for log in logs if log not in markers],
+            MARKERS: [log for log in logs if log in markers],
+        }
         self._settings = settings
         self._make_offsets = make_offsets
         self.directory = directory
@@ -412,7 +429,9 @@ class Machine:
     ) -> None:
         world, durable = self.world, self.durable
         async with self._open(machine) as (shard, index, last_run), AsyncExitStack() as hearing:
-            await shard.lead(self.logs, self._mode)
+            for mode, logs in self._by_mode.items():
+                if logs:
+                    await shard.lead(logs, mode)
             offsets = None if self._make_offsets is None else self._make_offsets(shard, index)
             if offsets is not None:
                 await shard.lead(offsets.logs())

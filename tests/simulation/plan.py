@@ -110,6 +110,8 @@ class Plan:
     """How likely it is that a process is suspended for a while."""
     cutters: int = 0
     """So many clients ask for cuts over the shards."""
+    markers: int = 0
+    """So many logs, the first ones, are of marker mode."""
     epochs: int = 0
     """Of so many transactional ids the producers speak transaction version 2."""
 
@@ -186,7 +188,9 @@ def draw_shards(seed: str, *, faults: bool = True) -> Plan:
     """The plan of a seed for several shards; see `draw`."""
     rng = Random(f"{seed}/plan of shards")
     # Of their own, as in `draw`.
-    of_cuts, of_epochs, of_sinks = (Random(f"{seed}/{name}") for name in ("cuts", "epochs", "sinks over shards"))
+    of_cuts, of_epochs, of_sinks, of_markers = (
+        Random(f"{seed}/{name}") for name in ("cuts", "epochs", "sinks over shards", "markers")
+    )
     sinks = of_sinks.choice((0, 0, 0, 0, 1, 2))
     shards = rng.choice((2, 2, 3))
     transactional = rng.randint(2, 5)
@@ -224,6 +228,7 @@ def draw_shards(seed: str, *, faults: bool = True) -> Plan:
     )
     if sinks:
         plan = replace(plan, deaths=tuple(_moved_to_a_batch(death, of_sinks) for death in plan.deaths))
+    plan = replace(plan, markers=of_markers.choice((0, 0, 0, 0, of_markers.randint(1, plan.logs), plan.logs)))
     if plan.cutters:
         # Cuts are taken, and could split something, mostly while all are up: so they stay up for a while in the end.
         last = Death("stop", 0.5 + of_cuts.random(), shard=of_cuts.randrange(shards))

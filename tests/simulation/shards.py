@@ -50,6 +50,7 @@ from tests.simulation.clients import (
     TransactionalProducer,
 )
 from tests.simulation.cuts import Cutter, TakenCuts
+from tests.simulation.found import Found
 from tests.simulation.history import Answered, History, Transaction, log_name
 from tests.simulation.machine import SETTINGS, Failpoints, Machine, Node
 from tests.simulation.network import Network
@@ -87,6 +88,11 @@ class Placed:
         return self._placement.shard_of_group_journal(journal)
 
 
+def marked(plan: Plan, logs: Sequence[LogId]) -> Sequence[LogId]:
+    """Those of marker mode."""
+    return logs[: plan.markers]
+
+
 class ShardMachine(Machine):
     """The process of one shard, with its disk."""
 
@@ -98,6 +104,7 @@ class ShardMachine(Machine):
             process,
             plan,
             [log for log in logs if where.of_log(log) == process.number],
+            markers=marked(plan, logs),
             settings=replace(SETTINGS, group_separator=SEPARATOR),
             directory=shard_directory(Path(f"{ROOT}/{process.number}"), self.number),
             workers=workers,
@@ -381,7 +388,7 @@ async def run_shards(world: World, plan: Plan) -> None:
     for machine in machines:
         machine.others = [other for other in machines if other is not machine]
         machine.producer_ids = machines[0].producer_ids
-    history = History(world, logs, group_separator=SEPARATOR)
+    history = History(world, logs, markers=marked(plan, logs), group_separator=SEPARATOR)
     trio.lowlevel.add_instrument(Scheduler(world, machines))
     trio.lowlevel.spawn_system_task(stop_when_stuck, world)
     with ExitStack() as stack:
@@ -525,12 +532,15 @@ def _left(machine: ShardMachine) -> list[str]:
         for txid, transaction in node.partition(log).state.open_transactions.items():
             how = "open" if transaction.prepared_for is None else "PREPARED"
             found.append(f"{txid} is {how} in {log_name(log)}")
+        visibility = node.partition(log).visibility
+        if visibility.last_stable_offset != visibility.high_watermark:
+            found.append(f"readers of committed records stop before the end of {log_name(log)}")
     return found
 
 
 async def _judge_all(machines: Sequence[ShardMachine], history: History, when: str) -> None:
     """All logs of all shards in one cut: each transaction is in all of them, or in none."""
-    found: dict[LogId, list[bytes]] = {}
+    found: dict[LogId, Found] = {}
     for machine in machines:
         node = machine.node
         if node is None:
@@ -538,6 +548,7 @@ async def _judge_all(machines: Sequence[ShardMachine], history: History, when: s
             return
         found |= await node.read(dict.fromkeys(machine.logs, Offset(0)))
     history.settled(when, history.view(when, dict.fromkeys(history.logs, 0), found))
+    history.nothing_is_behind(when)
 
 
 def _clients(world: World, plan: Plan, network: Network, history: History) -> list[Client]:
@@ -558,7 +569,15 @@ def _clients(world: World, plan: Plan, network: Network, history: History) -> li
 
 
 async def _disturb(world: World, plan: Plan, machines: Sequence[ShardMachine], way: Way) -> None:
-    """Let disks fail at times, cut ways, and suspend processes."""
+    """Let disks fail at times, cut ways, and suspend processes. If the run breaks off, no task stays suspended."""
+    try:
+        await _disturb_until_it_stops(world, plan, machines, way)
+    finally:
+        for machine in machines:
+            resume(machine.world)
+
+
+async def _disturb_until_it_stops(world: World, plan: Plan, machines: Sequence[ShardMachine], way: Way) -> None:
     rng: Random = world.stream("disturbance")
     async with trio.open_nursery() as nursery:
         while not world.stopping.is_set():

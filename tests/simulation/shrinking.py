@@ -55,7 +55,7 @@ _CLIENTS = ("transactional", "rivals", "plain", "readers", "sinks", "second_driv
 def _smaller(plan: Plan) -> Iterator[Plan]:
     for index in range(len(plan.deaths)):
         yield replace(plan, deaths=plan.deaths[:index] + plan.deaths[index + 1 :])
-    for field in (*_CLIENTS, "logs"):
+    for field in (*_CLIENTS, "markers", "logs"):
         value = getattr(plan, field)
         least = 1 if field == "logs" else 0
         for fewer in {least, value - 1}:
