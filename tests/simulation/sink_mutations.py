@@ -37,12 +37,12 @@ def _snapshot_without_sinks(producers: Any, _sinks: Any = ()) -> Any:
 _REAL_SNAPSHOT_RECORDS = coordinator.replay.snapshot_records
 
 
-def _any_count_is_right(self: Committing, transactions: Any, counts: Any) -> Any:
+def _any_count_is_right(self: Committing, transactions: Any, counts: Any, number: int) -> Any:
     found = []
     for it in transactions:
         records = sum(expected.records for expected in counts[it.message.txid].values())
         found.append(it._replace(winner=replace(it.winner, records=records)))
-    return _REAL_COUNTED(self, found, counts)
+    return _REAL_COUNTED(self, found, counts, number)
 
 
 _REAL_COUNTED = Committing._counted
