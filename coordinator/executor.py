@@ -314,9 +314,19 @@ class Executor:
         self.statistics.note_decided(entry, decided, None, None, None)
         self.finish_later(self._finish, (message.txid, self.participants.apply((message,))))
 
+    def is_unplaced(self, entry: IdEntry) -> bool:
+        """Whether a commit of the id, decided and answered, waits in its group for its place.
+
+        Its next transaction must not write before that: in a log of marker mode what a producer writes belongs to the
+        first marker behind it.
+        """
+        producer = entry.producer
+        return any(self._order.has(producer.group, it.txid) for it in producer.decided)
+
     def _place(self, messages: Sequence[ApplyCommit]) -> None:
         """Place in this order. After a failure nothing is placed any more, lest the order suffer."""
         for message in messages:
+            wake(self.statistics.copying[message.txid].entry)
             if self.journals.all_refused is None:
                 try:
                     reach("coordinator.place.before")

@@ -29,6 +29,10 @@ class CommitOrder:
         assert txid not in queue, f"{txid} prepares twice"
         queue[txid] = None
 
+    def has(self, group: str, txid: TxId) -> bool:
+        """Whether it is still to be placed, or aborted."""
+        return txid in self._queues.get(group, ())
+
     def decide(self, message: ApplyCommit) -> list[ApplyCommit]:
         """The transaction is committed; answers all that are to be placed now, in order."""
         queue = self._queues[message.group]

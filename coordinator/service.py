@@ -62,8 +62,9 @@ from coordinator.statistics import (
 from fairlog_types import LogId, ProducerEpoch, ProducerId, StorageFailure, TxId
 
 DECISION_PATIENCE_S = 5.0
-"""So long InitProducerId and a repeated EndTxn wait for a decision before they hear CONCURRENT. A decision is
-one flush away; a client waits 30 seconds or more for an answer."""
+"""So long InitProducerId and a repeated EndTxn wait for a decision before they hear CONCURRENT, and what begins a
+transaction for the members of its group that its last commit waits for. A decision is one flush away; a client waits
+30 seconds or more for an answer."""
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -368,7 +369,11 @@ class Coordinator:
             entry = self._table.entry_of(transactional_id)
             if self._journals.is_refusing(entry):
                 return answer_unwritten(entry.producer, event, in_doubt=entry.in_doubt)
-            if not entry.busy:
+            if isinstance(event, ev.Add) and self._executor.is_unplaced(entry):
+                deadline = deadline or trio.current_time() + DECISION_PATIENCE_S
+                if not await _changes_by(entry, deadline):
+                    return Refusal.CONCURRENT
+            elif not entry.busy:
                 if is_lane(transactional_id):
                     return await self._request_of_lane(entry, event)
                 answer = await self._executor.take_turn(entry, event)
@@ -384,9 +389,7 @@ class Coordinator:
                     return effect.answer
                 assert isinstance(effect, ev.WaitForDecision)
                 deadline = deadline or trio.current_time() + DECISION_PATIENCE_S
-                with trio.move_on_at(deadline) as patience:
-                    await park(entry)
-                if patience.cancelled_caught:
+                if not await _changes_by(entry, deadline):
                     return Refusal.CONCURRENT
             else:
                 await park(entry)
@@ -401,6 +404,13 @@ class Coordinator:
         assert not isinstance(answer, ev.WaitForCopy), "a lane does not commit by itself"
         self._sinks.note_answer(transactional_id, event, answer)
         return answer
+
+
+async def _changes_by(entry: IdEntry, deadline: float) -> bool:
+    """Wait until something changes for this id, and no longer than to the deadline."""
+    with trio.move_on_at(deadline) as patience:
+        await park(entry)
+    return not patience.cancelled_caught
 
 
 def _description(producer: Producer) -> Description:

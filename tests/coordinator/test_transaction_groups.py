@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import trio
 
+from coordinator.answers import Refusal
 from coordinator.group_records import PrepareCommitRecord
 from coordinator.lane_ids import lane_id
+from coordinator.service import DECISION_PATIENCE_S
 from coordinator.settings import CoordinatorSettings
 from coordinator.transaction_groups import group_of, journal_of
 from fairlog_types import LogId
@@ -128,3 +130,37 @@ async def test_id_stays_in_its_group_when_the_separator_changes(running, nursery
     await after.init(name=SECOND)
     groups = {it.transactional_id: it.group for it in after.journal.records if hasattr(it, "group")}
     assert groups == {FIRST: "orders", SECOND: "order"}
+
+
+async def test_next_transaction_begins_when_the_last_commit_is_placed(running, nursery, logs, autojump_clock):
+    """Regression, of seed sinks1.70: in marker mode its batches came before the last one's marker.
+
+    A commit that is decided and waits in its group is answered; what its producer begins then waits for its place.
+    """
+    granted = {name: await running.init(name=name) for name in (FIRST, SECOND)}
+    for name in (FIRST, SECOND):
+        await running.add(granted[name], logs[0], name=name)
+    running.participants.prepare_s = 3
+    nursery.start_soon(lambda: running.end(granted[FIRST], name=FIRST))
+    await trio.sleep(1)
+    running.participants.prepare_s = 0
+    assert await running.end(granted[SECOND], name=SECOND) is None
+    assert await running.add(granted[SECOND], logs[0], name=SECOND) == {logs[0]: None}
+    assert applied(running) == [FIRST, SECOND]
+
+
+async def test_next_transaction_hears_concurrent_if_that_takes_long(running, nursery, logs, autojump_clock):
+    """Its client asks again; its end, and a new instance, do not wait for that."""
+    granted = {name: await running.init(name=name) for name in (FIRST, SECOND)}
+    for name in (FIRST, SECOND):
+        await running.add(granted[name], logs[0], name=name)
+    running.participants.prepare_s = 60
+    nursery.start_soon(lambda: running.end(granted[FIRST], name=FIRST))
+    await trio.sleep(1)
+    running.participants.prepare_s = 0
+    assert await running.end(granted[SECOND], name=SECOND) is None
+    began_s = trio.current_time()
+    assert await running.add(granted[SECOND], logs[0], name=SECOND) is Refusal.CONCURRENT
+    assert trio.current_time() - began_s == DECISION_PATIENCE_S
+    assert await running.end(granted[SECOND], name=SECOND) is None
+    assert applied(running) == []
