@@ -264,7 +264,9 @@ class History:
             if batch is None:
                 self._violate(1, f"{who} finds what nobody has sent, in {log_name(log)} at {offset}")
                 continue
-            if batch in self._place or batch in found or batch.log != log:
+            # Somebody may have read it already: this answer may be an older one, and late.
+            is_elsewhere = batch in self._place and self._offset_of(batch) != offset
+            if is_elsewhere or batch in found or batch.log != log:
                 self._violate(5, f"{who} finds {batch.name} in {log_name(log)} at {offset} for the second time")
             elif self._may_be_committed(who, batch, offset):
                 found[batch] = offset
