@@ -127,7 +127,7 @@ class Commands:
         participant = self._participant
         match body:
             case Begin():
-                participant.note_coordinator(shard, body.txid)
+                participant.begins(shard, body.txid)
                 return lambda: _or_failed(participant.begin(body))
             case Resume():
                 participant.note_coordinator(shard, body.txid)

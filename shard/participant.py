@@ -276,6 +276,17 @@ class Participant:
         self._coordinators[txid] = shard
         self._unsaid.get(shard, set()).discard(txid)
 
+    def begins(self, shard: ShardNumber, txid: TxId) -> None:
+        """That shard's coordinator begins a producer's next transaction: what is in doubt of the producer is aborted.
+
+        The coordinator may say so later. But in a log of marker mode the first marker of a producer ends all that it
+        has written there. What the coordinator had decided it has said before.
+        """
+        self.note_coordinator(shard, txid)
+        for earlier in [it for it in self._unsaid.get(shard, ()) if it.producer_id == txid.producer_id]:
+            self._unsaid[shard].discard(earlier)
+            self._discard_unsaid(shard, earlier)
+
     def coordinator_restarted(self, shard: ShardNumber) -> None:
         """What it had here is in doubt, until it has said with what of it it goes on."""
         had = {txid for txid, coordinator in self._coordinators.items() if coordinator == shard}
@@ -299,14 +310,18 @@ class Participant:
             if all(partition.state.held(txid) is None for partition in led.values()):
                 self._forget(txid)  # it is applied here; nothing more will be said of it
         for txid in self._unsaid.pop(shard, set()) - undecided.keys():
-            self._forget(txid)
-            for partition in list(self._partitions.by_log.values()):
-                if partition.state.held(txid) is not None:
-                    logger.info("orphan discarded", log=str(partition.log), txid=str(txid), other_shard=shard)
-                    self._discard_if_possible(partition, txid)
+            self._discard_unsaid(shard, txid)
         self._said_all.add(shard)
         self._heard.set()
         self._heard = trio.Event()
+
+    def _discard_unsaid(self, shard: ShardNumber, txid: TxId) -> None:
+        """That shard's coordinator does not go on with it since it has started again."""
+        self._forget(txid)
+        for partition in list(self._partitions.by_log.values()):
+            if partition.state.held(txid) is not None:
+                logger.info("orphan discarded", log=str(partition.log), txid=str(txid), other_shard=shard)
+                self._discard_if_possible(partition, txid)
 
     def _resume_in(self, partition: Partition, txid: TxId, begun_in: LeaderEpoch) -> LeaderEpoch | str:
         """See `PartitionState.resume`. After a loss of power, only what was begun since goes on."""

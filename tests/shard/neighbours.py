@@ -21,7 +21,8 @@ import trio
 from coordinator.answers import Granted
 from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
-from datalog.batch import parse_batch_header_untrusted
+from datalog.aborted import AbortedRanges
+from datalog.batch import parse_batch_header_untrusted, parse_stored_header
 from datalog.environment import LmdbDataLogs
 from datalog.interface import ReadRequest, ReadResult
 from fairlog_types import LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, ShardNumber
@@ -319,6 +320,18 @@ class Cluster:
             assert isinstance(read, ReadResult)
             found[log] = [value for each in read.batches for _, value in records_of(each) if value is not None]
         return found
+
+    async def committed(self, log: LogId) -> list[bytes]:
+        """As `values`, what a reader of committed records gets."""
+        shard = self.shards[shard_of(log)]
+        await shard.drain()
+        request = ReadRequest(log, Offset(0), 1 << 20, committed_only=True)
+        (read,) = shard.data_logs.read([request], bytes_max=1 << 20)
+        assert isinstance(read, ReadResult)
+        aborted = AbortedRanges(read.aborted)
+        headers = [(parse_stored_header(data), data) for data in read.batches]
+        kept = [data for header, data in headers if not (header.control or aborted.contain(header))]
+        return [value for data in kept for _, value in records_of(data) if value is not None]
 
     def crash(self, into: Path, *, losing: Mapping[str, Path] | None = None) -> Path:
         """What is left; of journals whose path contains one of `losing`, what that older copy has."""

@@ -12,7 +12,9 @@ from coordinator.answers import Refusal
 from fairlog_types import CorruptStorage, ProducerEpoch, ProducerId, ShardNumber, StorageFailure
 from journal import failpoints
 from partition.answers import Appended, RefusedAppend
-from shard.conversation import Command, Reply
+from partition.modes import MARKERS
+from shard.commands import SaidAll
+from shard.conversation import Command, Message, Reply
 from shard.directory import shard_directory
 from shard.links import REPEAT_AFTER_S
 from tests.shard.neighbours import COUNT, Cluster, Writer, open_cluster
@@ -470,3 +472,50 @@ async def test_stop_of_a_coordinator_that_waits_for_another_shard_leaves_it_to_t
         assert await writer.end() is None
         await visible_everywhere(cluster, writer)
         assert await cluster.values(OWN, OTHER) == {OWN: [b"own"], OTHER: [b"other"]}
+
+
+async def test_next_transaction_in_marker_mode_ends_one_that_its_coordinator_has_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression, of seed s.79: what it wrote stood before the abort marker of the lost one, which then ended it.
+
+    The coordinator loses its power before it hears that the first one has begun; it begins the next one before it can
+    say what goes on.
+    """
+    async with open_cluster(tmp_path / "run", mode=MARKERS) as cluster, trio.open_nursery() as nursery:
+        way, state = cluster.way, cluster.shards[ShardNumber(PARTICIPANT)].partitions.by_log[OTHER].state
+        lost = (await cluster.writer("t")).granted
+        way.cut.add((ShardNumber(PARTICIPANT), ShardNumber(COORDINATOR)))
+
+        async def begin() -> None:
+            answer = await cluster.coordinator(COORDINATOR).add_logs("t", lost.producer_id, lost.epoch, [OTHER], 1)
+            assert answer is Refusal.STOPPING
+
+        nursery.start_soon(begin)
+        with trio.fail_after(10):
+            while not state.open_transactions:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        left = cluster.kill(COORDINATOR)
+        await cluster.start_again(COORDINATOR, left, tail_kept=False)
+        writer = await cluster.writer("t")
+        written = trio.Event()
+
+        async def write() -> None:
+            await writer.write({OTHER: [b"next"]})
+            written.set()
+
+        nursery.start_soon(write)
+        await trio.sleep(0.1)
+        carry = way.carry
+
+        def carry_without_said_all(sender: ShardNumber, to: ShardNumber, message: Message) -> None:
+            if written.is_set() or not (isinstance(message, Command) and isinstance(message.body, SaidAll)):
+                carry(sender, to, message)
+
+        monkeypatch.setattr(way, "carry", carry_without_said_all)
+        way.cut.clear()
+        with trio.fail_after(10):
+            await written.wait()
+        assert await writer.end() is None
+        await visible_everywhere(cluster, writer)
+        assert await cluster.committed(OTHER) == [b"next"]

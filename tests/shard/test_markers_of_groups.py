@@ -10,13 +10,8 @@ import trio
 
 from coordinator.settings import CoordinatorSettings
 from coordinator.transaction_groups import journal_of
-from datalog.aborted import AbortedRanges
-from datalog.batch import parse_stored_header
-from datalog.interface import ReadRequest, ReadResult
-from fairlog_types import LogId, Offset
 from partition.modes import MARKERS
-from tests.clients.raw_client import records_of
-from tests.shard.neighbours import COUNT, SETTINGS, Cluster, log_of, open_cluster, shard_of
+from tests.shard.neighbours import COUNT, SETTINGS, log_of, open_cluster, shard_of
 
 OWN, OTHER = log_of(0), log_of(1)
 GROUP = next(name for name in map(str, range(100)) if journal_of(name, COUNT) == 0)
@@ -24,19 +19,6 @@ SLOW, FAST = f"{GROUP}::slow", f"{GROUP}::fast"
 GROUPED = replace(SETTINGS, coordinator=CoordinatorSettings(group_separator="::"))
 
 pytestmark = pytest.mark.slow
-
-
-async def committed(cluster: Cluster, log: LogId) -> list[bytes]:
-    """What a reader of committed records gets."""
-    shard = cluster.shards[shard_of(log)]
-    await shard.drain()
-    request = ReadRequest(log, Offset(0), 1 << 20, committed_only=True)
-    (read,) = shard.data_logs.read([request], bytes_max=1 << 20)
-    assert isinstance(read, ReadResult)
-    aborted = AbortedRanges(read.aborted)
-    headers = [(parse_stored_header(data), data) for data in read.batches]
-    kept = [data for header, data in headers if not (header.control or aborted.contain(header))]
-    return [value for data in kept for _, value in records_of(data) if value is not None]
 
 
 @pytest.mark.parametrize("commits", [True, False], ids=["commit", "abort"])
@@ -68,4 +50,4 @@ async def test_next_transaction_is_not_mixed_with_a_commit_that_waits_in_its_gro
         cluster.disks[shard_of(OTHER)].let_go()
         with trio.fail_after(10):
             await ended.wait()
-        assert await committed(cluster, OWN) == [b"first", b"second"][: 1 + commits]
+        assert await cluster.committed(OWN) == [b"first", b"second"][: 1 + commits]
