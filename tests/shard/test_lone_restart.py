@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from coordinator.answers import Refusal
+from coordinator.messages import Begin
 from fairlog_types import CorruptStorage, ProducerEpoch, ProducerId, ShardNumber, StorageFailure
 from journal import failpoints
 from partition.answers import Appended, RefusedAppend
@@ -16,7 +17,7 @@ from partition.modes import MARKERS
 from shard.commands import SaidAll
 from shard.conversation import Command, Message, Reply
 from shard.directory import shard_directory
-from shard.links import REPEAT_AFTER_S
+from shard.links import REPEAT_AFTER_S, Asked, Links
 from tests.shard.neighbours import COUNT, Cluster, Writer, open_cluster
 from tests.shard.test_neighbours import BOTH, NOTHING, OTHER, OWN, visible_everywhere
 
@@ -504,8 +505,17 @@ async def test_next_transaction_in_marker_mode_ends_one_that_its_coordinator_has
             await writer.write({OTHER: [b"next"]})
             written.set()
 
+        asks, asked = Links.ask, trio.Event()
+
+        def ask(links: Links, shard: ShardNumber, body: object) -> Asked:
+            if isinstance(body, Begin):
+                asked.set()
+            return asks(links, shard, body)
+
+        monkeypatch.setattr(Links, "ask", ask)
         nursery.start_soon(write)
-        await trio.sleep(0.1)
+        with trio.fail_after(10):
+            await asked.wait()
         carry = way.carry
 
         def carry_without_said_all(sender: ShardNumber, to: ShardNumber, message: Message) -> None:
