@@ -11,10 +11,13 @@ import trio
 
 import partition.modes
 import shard.routing
+from coordinator.executor import Executor
 from coordinator.messages import Applied, ApplyCommit, Placement, Preparation, Prepare, Prepared, Undecided
+from coordinator.sinks.committing import Committing
+from datalog.layout import LogRecord
 from fairlog_types import JournalPosition, LeaderEpoch, LogId, ShardNumber, TxId
 from partition.state import PartitionState
-from shard.commands import Commands, SaidAll
+from shard.commands import ApplyAll, Commands, SaidAll
 from shard.conversation import Command, Heard, Hello, Listener, Message, Speaker
 from shard.cut_messages import NoCut
 from shard.holding import Commits
@@ -259,7 +262,81 @@ def _notes_no_prepared(self: RoutedParticipants, messages: Sequence[Prepare]) ->
 _REAL_PREPARE = RoutedParticipants.prepare
 
 
+def _believes_counts_of_other_shards(self: Committing, transactions: Any, counts: Any, number: int) -> Any:
+    """Of a lane that has written there, what its winner has counted is right."""
+    shard_of = self._executor.participants._shard_of  # type: ignore[attr-defined]
+    found = []
+    for it in transactions:
+        if any(shard_of(log) is not None for log in it.message.logs):
+            held = sum(expected.records for expected in counts[it.message.txid].values())
+            found.append(it._replace(winner=replace(it.winner, records=held)))
+        else:
+            found.append(it)
+    return _REAL_COUNTED(self, found, counts, number)
+
+
+_REAL_COUNTED = Committing._counted
+
+
+def _tells_each_lane_by_itself(self: RoutedParticipants, commands: Mapping[ShardNumber, Any]) -> Any:
+    """Other shards place a batch's lanes one after the other."""
+    apart = {
+        shard: [ApplyAll((part,)) for part in body.messages] if isinstance(body, ApplyAll) else [body]
+        for shard, body in commands.items()
+    }
+    asked = {shard: [self._links.ask(shard, each) for each in bodies] for shard, bodies in apart.items()}
+    return {shard: of[0] if len(of) == 1 else _AllAsked(of) for shard, of in asked.items()}
+
+
+class _AllAsked:
+    def __init__(self, asked: Sequence[Any]) -> None:
+        self._asked = asked
+
+    async def answer(self) -> tuple[Applied, ...]:
+        return tuple([applied for each in self._asked for applied in await each.answer()])
+
+
+async def _visible_here_is_visible(self: Any) -> Sequence[Applied]:
+    """A batch's other shards are not waited for."""
+    if len(self._messages) > 1:
+        self._asked = {}
+    return await _REAL_VISIBLE(self)
+
+
+_REAL_VISIBLE = shard.routing._RoutedApplication.visible
+
+
 MUTATIONS = (
+    Mutation(
+        "batch-counts-of-others-believed",
+        "a sink's commit does not look how many records other shards have counted",
+        patched(Committing, "_counted", _believes_counts_of_other_shards),
+    ),
+    Mutation(
+        "batch-apart-elsewhere",
+        "other shards are told of a batch's lanes one by one",
+        patched(RoutedParticipants, "_ask", _tells_each_lane_by_itself),
+    ),
+    Mutation(
+        "batch-answered-when-visible-here",
+        "a batch is answered when the sink's own shard can read it",
+        patched(shard.routing._RoutedApplication, "visible", _visible_here_is_visible),
+    ),
+    Mutation(
+        "begun-before-the-last-is-placed",
+        "a producer writes while its last commit waits in its group",
+        patched(Executor, "is_unplaced", lambda *_: False),
+    ),
+    Mutation(
+        "lost-one-ends-after-the-next-has-begun",
+        "a shard does not end what is in doubt of a producer when its coordinator begins the next transaction",
+        patched(Participant, "begins", Participant.note_coordinator),
+    ),
+    Mutation(
+        "last-stable-not-held-back",
+        "the last stable offset does not stop at what is open",
+        patched(LogRecord, "last_stable_offset", property(lambda record: record.next_offset)),
+    ),
     Mutation(
         "participant-decides-alone",
         "a shard that starts aborts what is PREPARED there, without asking the coordinator",
