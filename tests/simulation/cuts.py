@@ -10,6 +10,10 @@ in the end:
 In a log of marker mode a cut ends where the oldest open transaction begins, and lacks what is committed behind it. So
 there it has to have a transaction only if nothing was open; and what it has there, it has in the logs of journal mode.
 
+A cut in the past, which a reader with a limit finds among those that all shards keep (`shard.past_cuts`), is judged in
+the same way, but may lack what was answered. Each one has to lie behind the one at which the reader has stopped before.
+In the end all that can be found are walked through.
+
 That there is no cut is an answer at any time but one: with all processes up and nothing open, one has to be taken (8).
 """
 
@@ -21,7 +25,7 @@ from functools import partial
 
 import trio
 
-from fairlog_types import LogId, Offset
+from fairlog_types import LogId, Offset, StorageFailure
 from shard.cut_messages import Cuts, NoCut
 from tests.simulation.clients import Client
 from tests.simulation.history import Answered, Batch, History, log_name
@@ -35,6 +39,10 @@ CUT_S = 60.0
 TAKEN = "cuts over shards"
 NOT_TAKEN = "cuts over shards that could not be taken"
 AT_THE_END = "cuts over shards with nothing open"
+KEPT = "cuts that shards were to keep"
+FOUND = "cuts in the past"
+
+_NOTHING = Answered((), (), {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,7 @@ class TakenCuts:
         self._world = world
         self._history = history
         self._taken: list[TakenCut] = []
-        for what in (TAKEN, NOT_TAKEN, AT_THE_END):
+        for what in (TAKEN, NOT_TAKEN, AT_THE_END, KEPT, FOUND):
             world.count(what, 0)
 
     async def ask(
@@ -83,6 +91,48 @@ class TakenCuts:
             missing = "".join(log_name(log) for log in logs if log not in ends)
             self._world.violate(7, f"{name} is without {missing}")
         return answer
+
+    async def keep(self, node: Node, _connection: int = 0) -> None:
+        """Have this process have a cut kept."""
+        cutting = node.shard.cutting
+        assert cutting is not None
+        if await cutting.keep() is None and not node.world.crashed:
+            self._world.count(KEPT)
+            node.world.note("cut", "kept")
+
+    async def find(
+        self, who: str, starts: dict[LogId, Offset], records_max: int, node: Node, _connection: int = 0
+    ) -> dict[LogId, Offset] | None:
+        """Ask this process for a cut in the past; None if there is none behind the starts."""
+        past_cuts = node.shard.past_cuts
+        assert past_cuts is not None
+        try:
+            answer = await past_cuts.find(starts, records_max=records_max)
+        except StorageFailure:
+            return None
+        if node.world.crashed or not isinstance(answer, Cuts):
+            return None
+        self._world.count(FOUND)
+        ends = {log: each.end for log, each in answer.by_log.items()}
+        said = ", ".join(f"{log_name(log)} {end}" for log, end in sorted(ends.items()))
+        name = f"past cut {len(self._taken)}"
+        node.world.note("cut", f"{name} for {who}: {said}")
+        self._taken.append(TakenCut(name, _NOTHING, ends, is_whole=False))
+        if ends.keys() != starts.keys():
+            self._world.violate(7, f"{name} is without some logs")
+        elif any(end < starts[log] for log, end in ends.items()) or ends == starts:
+            self._world.violate(7, f"{name} for {who} is not behind where it begins")
+        return ends
+
+    async def walk(self, machines: Sequence[Machine]) -> None:
+        """In the end go from each cut that can be used to the next, at every process in turn."""
+        at: dict[LogId, Offset] | None = dict.fromkeys(self._history.logs, Offset(0))
+        step = 0
+        while at is not None:
+            node = machines[step % len(machines)].node
+            assert node is not None
+            at = await self.find("the end", at, 1, node)
+            step += 1
 
     async def can_be_taken(self, machines: Sequence[Machine]) -> None:
         """All are up, and nothing is open: each process has to answer with a cut."""
@@ -149,6 +199,39 @@ class Cutter(Client):
             try:
                 await self._ask("cut", partial(self._cuts.ask, self.name, logs), at)
                 self.network.answered("cut")
+            except Unanswered:
+                pass
+            await trio.sleep(self.rng.choice((0.0, 0.005, 0.05)) * self.rng.random())
+
+
+class LimitedReader(Client):
+    """Has cuts kept now and then, and goes from one of them to the next, for some logs; then from the beginning."""
+
+    def __init__(self, world: World, network: Network, history: History, name: str, cuts: TakenCuts) -> None:
+        super().__init__(world, network, history, name)
+        self._cuts = cuts
+        self._at: dict[LogId, Offset] = {}
+
+    def _begin(self) -> None:
+        logs = self.history.logs
+        self._at = dict.fromkeys(self.rng.sample(logs, self.rng.randint(1, len(logs))), Offset(0))
+
+    async def run(self) -> None:
+        while not self.done:
+            machines = self.network.machines
+            serving = [number for number, machine in enumerate(machines) if machine.node is not None]
+            at = self.rng.choice(serving or range(len(machines)))
+            if not self._at or self.rng.random() < 0.1:
+                self._begin()
+            try:
+                if self.rng.random() < 0.5:
+                    await self._ask("keep", self._cuts.keep, at)
+                    self.network.answered("keep")
+                else:
+                    records_max = self.rng.choice((1, 3, 20))
+                    find = partial(self._cuts.find, self.name, self._at, records_max)
+                    self._at = await self._ask("find", find, at) or self._at
+                    self.network.answered("find")
             except Unanswered:
                 pass
             await trio.sleep(self.rng.choice((0.0, 0.005, 0.05)) * self.rng.random())

@@ -37,6 +37,12 @@ OF_CUTS = (
 )
 """And when a cut is taken over them."""
 
+OF_KEPT_CUTS = (
+    *("said.KeepCut", "heard.KeepCut", "said.NoteEnds", "heard.NoteEnds", "said.Noted", "heard.Noted"),
+    *("said.KeepEnds", "heard.KeepEnds", "said.FindEnds", "heard.FindEnds", "client.keep", "client.find"),
+)
+"""And when all keep one, and somebody looks for one of these."""
+
 
 PATIENCE_S = 0.5
 """By then the place at which a death is planned has been reached, or will not be soon."""
@@ -110,6 +116,8 @@ class Plan:
     """How likely it is that a process is suspended for a while."""
     cutters: int = 0
     """So many clients ask for cuts over the shards."""
+    limited: int = 0
+    """So many clients have cuts kept, and read with a limit from one of them to the next."""
     markers: int = 0
     """So many logs, the first ones, are of marker mode."""
     epochs: int = 0
@@ -188,8 +196,8 @@ def draw_shards(seed: str, *, faults: bool = True) -> Plan:
     """The plan of a seed for several shards; see `draw`."""
     rng = Random(f"{seed}/plan of shards")
     # Of their own, as in `draw`.
-    of_cuts, of_epochs, of_sinks, of_markers = (
-        Random(f"{seed}/{name}") for name in ("cuts", "epochs", "sinks over shards", "markers")
+    of_cuts, of_epochs, of_sinks, of_markers, of_limits = (
+        Random(f"{seed}/{name}") for name in ("cuts", "epochs", "sinks over shards", "markers", "past cuts")
     )
     sinks = of_sinks.choice((0, 0, 0, 0, 1, 2))
     shards = rng.choice((2, 2, 3))
@@ -222,6 +230,7 @@ def draw_shards(seed: str, *, faults: bool = True) -> Plan:
         cut_ways=rng.choice((0.0, 0.0, 0.2)),
         suspensions=rng.choice((0.0, 0.0, 0.1)),
         cutters=of_cuts.choice((0, 1, 2)),
+        limited=of_limits.choice((0, 0, 0, 0, 2, 3)),
         epochs=of_epochs.choice((0, 0, 0, transactional)),
         sinks=sinks,
         second_drivers=of_sinks.choice((0, 0, 1)) if sinks else 0,
@@ -233,6 +242,8 @@ def draw_shards(seed: str, *, faults: bool = True) -> Plan:
         # Cuts are taken, and could split something, mostly while all are up: so they stay up for a while in the end.
         last = Death("stop", 0.5 + of_cuts.random(), shard=of_cuts.randrange(shards))
         plan = replace(plan, deaths=(*(_moved_to_a_cut(death, of_cuts) for death in plan.deaths), last))
+    if plan.limited:
+        plan = replace(plan, deaths=tuple(_moved_to_a_kept_cut(death, of_limits) for death in plan.deaths))
     return plan if faults else _without_faults(plan)
 
 
@@ -248,6 +259,13 @@ def _moved_to_a_cut(death: Death, rng: Random) -> Death:
     if death.at_point not in OF_MESSAGES or rng.random() < 0.5:
         return death
     return replace(death, at_point=rng.choice(OF_CUTS), nth=rng.randint(1, 20))
+
+
+def _moved_to_a_kept_cut(death: Death, rng: Random) -> Death:
+    """Some come when shards keep a cut."""
+    if death.at_point is None or rng.random() < 0.6:
+        return death
+    return replace(death, at_point=rng.choice(OF_KEPT_CUTS), nth=rng.randint(1, 12))
 
 
 def _draw_down_s(rng: Random) -> float:

@@ -10,10 +10,12 @@ from unittest import mock
 import trio
 
 import partition.modes
+import shard.past_cuts
 import shard.routing
 from coordinator.executor import Executor
 from coordinator.messages import Applied, ApplyCommit, Placement, Preparation, Prepare, Prepared, Undecided
 from coordinator.sinks.committing import Committing
+from datalog.cuts import LookedUp, Lookup
 from datalog.layout import LogRecord
 from fairlog_types import JournalPosition, LeaderEpoch, LogId, ShardNumber, TxId
 from partition.state import PartitionState
@@ -23,8 +25,17 @@ from shard.cut_messages import NoCut
 from shard.holding import Commits
 from shard.own_cuts import OwnCuts
 from shard.participant import LocalApplication, Participant
+from shard.past_cuts import PastCuts
 from shard.routing import RoutedParticipants
 from tests.simulation.planting import Mutation, patched
+
+
+async def _takes_the_newest_of_each_shard(
+    self: PastCuts, logs: Sequence[LogId], lookup: Lookup, _newest_own: int
+) -> LookedUp:
+    asked = [logs[index] for index in lookup.logs]
+    found = await self._ends_at(lookup.number, self._by_shard(asked), common=True)
+    return shard.past_cuts._looked_up(lookup.number, asked, found)
 
 
 async def _waits_for_no_coordinator(_participant: Participant, _others: Iterable[ShardNumber]) -> None:
@@ -466,6 +477,11 @@ MUTATIONS = (
         "under-way-until-visible-here",
         "a commit has ended for a cut when the coordinator's own shard can read it",
         patched(shard.routing, "_RoutedApplication", _VisibleHere),
+    ),
+    Mutation(
+        "past-cut-that-not-all-know",
+        "a reader with a limit gets the newest cut that each shard knows, whether or not it is the same one",
+        patched(PastCuts, "_look_up", _takes_the_newest_of_each_shard),
     ),
     Mutation(
         "prepared-is-not-under-way",

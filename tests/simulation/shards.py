@@ -49,7 +49,7 @@ from tests.simulation.clients import (
     Reader,
     TransactionalProducer,
 )
-from tests.simulation.cuts import Cutter, TakenCuts
+from tests.simulation.cuts import Cutter, LimitedReader, TakenCuts
 from tests.simulation.found import Found
 from tests.simulation.history import Answered, History, Transaction, log_name
 from tests.simulation.machine import SETTINGS, Failpoints, Machine, Node
@@ -327,7 +327,7 @@ class Way:
 
     def _delay_of_cut(self, name: str) -> float:
         """What a cut asks of all shards at once comes to each at another time: in between, commits may come."""
-        if name not in ("CutLogs", "Release"):
+        if name not in ("CutLogs", "NoteEnds", "Release", "KeepEnds"):
             return 0.0
         return self._rng_of_cuts.choice((0.0, 0.003, 0.02)) * self._rng_of_cuts.random()
 
@@ -396,6 +396,7 @@ async def run_shards(world: World, plan: Plan) -> None:
             stack.enter_context(machine.calls.installed())
         stack.enter_context(workers.installed())
         stack.callback(setattr, failpoints, "_armed", None)
+        stack.enter_context(mock.patch("shard.cutting.KEEP_SHARE", 1))  # runs are short
         failpoints._armed = _ByProcess(machines)  # type: ignore[assignment]
         stack.enter_context(world.finished)
         async with trio.open_nursery() as nursery:
@@ -410,6 +411,7 @@ async def run_shards(world: World, plan: Plan) -> None:
             cuts = TakenCuts(world, history)
             clients = _clients(world, plan, network, history)
             clients += [Cutter(world, network, history, f"c{number}", cuts) for number in range(plan.cutters)]
+            clients += [LimitedReader(world, network, history, f"l{number}", cuts) for number in range(plan.limited)]
 
             async def run_clients() -> None:
                 async with trio.open_nursery() as all_clients:
@@ -420,7 +422,16 @@ async def run_shards(world: World, plan: Plan) -> None:
             nursery.start_soon(run_clients)
             await phases[0].all_there.wait()
             await _come_to_an_end(
-                world, machines, way, history, phases, clients_done, where, cuts, asks_for_cuts=plan.cutters > 0
+                world,
+                machines,
+                way,
+                history,
+                phases,
+                clients_done,
+                where,
+                cuts,
+                asks_for_cuts=plan.cutters > 0,
+                asks_for_limits=plan.limited > 0,
             )
             nursery.cancel_scope.cancel()
 
@@ -436,6 +447,7 @@ async def _come_to_an_end(
     cuts: TakenCuts,
     *,
     asks_for_cuts: bool,
+    asks_for_limits: bool,
 ) -> None:
     world.stopping.set()
     way.heal()
@@ -456,6 +468,8 @@ async def _come_to_an_end(
     if asks_for_cuts:
         await cuts.can_be_taken(machines)
     await _judge_all(machines, history, "when nothing is open any more")
+    if asks_for_limits:
+        await cuts.walk(machines)
     cuts.judge()
     phases[1].over.set()
     await _all_serve(world, machines, phases[2])
