@@ -147,7 +147,7 @@ class Commands:
             case DiscardTransaction():
                 # What cannot be written now, the next start finds without a coordinator, and aborts it.
                 with suppress(StorageFailure, OSError):
-                    participant.discard(body)
+                    participant.discard_for_other(body)
                 return trio.lowlevel.checkpoint
             case SaidAll(listener_epoch, undecided):
                 if listener_epoch == self._epoch:

@@ -176,6 +176,9 @@ class Participant:
         """Of these, what its coordinator goes on with; it may be sealed already."""
         self._said_again: list[tuple[Sequence[ApplyCommit], LocalApplication]] | None = []
         """What coordinators have had applied since the start; None as soon as that is placed."""
+        self._ended: dict[TxId, None] = {}
+        """What other shards' coordinators have aborted meanwhile. In a log of marker mode it must not be ended before
+        what its producer has committed earlier, and that may be noted only."""
         self._recovered = trio.Event()
         self._next_apply_number = 0
         self.whole_since = LeaderEpoch(0)
@@ -233,7 +236,7 @@ class Participant:
         applied = {message.txid for messages, _ in self._said_again or () for message in messages}
         awaited: set[ShardNumber] = set()
         for txid, logs in self._found_open.items():
-            if txid in self._resumed or txid in applied:
+            if txid in self._resumed or txid in applied or txid in self._ended:
                 continue
             for log in logs:
                 partition = self._partitions.get(log)
@@ -252,6 +255,9 @@ class Participant:
         order = place_order([SaidAgain(messages[0].group, self._survived(messages)) for messages, _ in noted])
         for index in order:
             self._place(*noted[index])
+        for txid in self._ended:
+            self._discard_everywhere(txid)
+        self._ended.clear()
         self._discard_orphans()
         self._recovered.set()
 
@@ -285,7 +291,7 @@ class Participant:
         self.note_coordinator(shard, txid)
         for earlier in [it for it in self._unsaid.get(shard, ()) if it.producer_id == txid.producer_id]:
             self._unsaid[shard].discard(earlier)
-            self._discard_unsaid(shard, earlier)
+            self._end(earlier)
 
     def coordinator_restarted(self, shard: ShardNumber) -> None:
         """What it had here is in doubt, until it has said with what of it it goes on."""
@@ -310,17 +316,23 @@ class Participant:
             if all(partition.state.held(txid) is None for partition in led.values()):
                 self._forget(txid)  # it is applied here; nothing more will be said of it
         for txid in self._unsaid.pop(shard, set()) - undecided.keys():
-            self._discard_unsaid(shard, txid)
+            self._end(txid)
         self._said_all.add(shard)
         self._heard.set()
         self._heard = trio.Event()
 
-    def _discard_unsaid(self, shard: ShardNumber, txid: TxId) -> None:
-        """That shard's coordinator does not go on with it since it has started again."""
+    def _end(self, txid: TxId) -> None:
+        """Its coordinator, in another shard, does not go on with it."""
         self._forget(txid)
+        if self._said_again is not None:
+            self._ended[txid] = None
+        else:
+            self._discard_everywhere(txid)
+
+    def _discard_everywhere(self, txid: TxId) -> None:
         for partition in list(self._partitions.by_log.values()):
             if partition.state.held(txid) is not None:
-                logger.info("orphan discarded", log=str(partition.log), txid=str(txid), other_shard=shard)
+                logger.info("orphan discarded", log=str(partition.log), txid=str(txid))
                 self._discard_if_possible(partition, txid)
 
     def _resume_in(self, partition: Partition, txid: TxId, begun_in: LeaderEpoch) -> LeaderEpoch | str:
@@ -586,6 +598,13 @@ class Participant:
                 if applied is not None:
                     return applied.apply_number
         return None
+
+    def discard_for_other(self, message: DiscardTransaction) -> None:
+        """As `discard`, for the coordinator of another shard. While this one recovers, once what is noted is placed."""
+        if self._said_again is None:
+            self.discard(message)
+        else:
+            self._end(message.txid)
 
     def discard(self, message: DiscardTransaction) -> None:
         """See `Participants.discard`. What is written before it raises stays written."""

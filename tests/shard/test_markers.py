@@ -10,7 +10,7 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from coordinator.messages import Expected
+from coordinator.messages import DiscardTransaction, Expected, Prepare, Undecided
 from datalog.control_batch import decode_control_batch
 from datalog.interface import AbortedTransaction, OpenInLog, ReadRequest, ReadResult
 from fairlog_types import (
@@ -20,6 +20,7 @@ from fairlog_types import (
     Placement,
     ProducerEpoch,
     ProducerId,
+    ShardNumber,
     StorageFailure,
     TxId,
 )
@@ -519,3 +520,36 @@ async def test_restart_without_the_data_logs_rebuilds_open_and_aborted_transacti
         await again.serve()
         assert await again.committed(A) == {A: [(1, b"8")]}
         assert await markers(again, A) == [(2, False, 1), (3, True, 2)]
+
+
+@pytest.mark.parametrize("is_said", [True, False], ids=["discarded", "not gone on with"])
+async def test_marker_of_an_abort_waits_in_a_recovery_for_the_commit_before_it(
+    open_run, tmp_path: Path, is_said: bool
+) -> None:
+    """Regression, of seed sinks2.211: it stood before the commit's marker, and ended what that was to commit.
+
+    The shard recovers for as long as another one is away: meanwhile a coordinator has it apply the commit, and begin
+    and end the producer's next transaction.
+    """
+    first, second, coordinator = transaction(7, 0), transaction(7, 1), ShardNumber(1)
+    async with open_run() as run:
+        await run.start(A, mode=MARKERS)
+        await run.begin(first, A)
+        run.participant.note_coordinator(coordinator, first)
+        await written(run, first, A, b"v")
+        await run.participant.prepare_for(coordinator, [Prepare(first, {A: LeaderEpoch(1)})])
+        image = run.crash(tmp_path / "image")
+    async with open_run(image) as run:
+        await run.lead([A], MARKERS)
+        run.place(first, A)
+        run.participant.begins(coordinator, second)
+        await run.begin(second, A)
+        if is_said:
+            run.participant.discard_for_other(DiscardTransaction(second, (A,)))
+        else:
+            run.participant.coordinator_restarted(coordinator)
+            run.participant.said_all(coordinator, {first: Undecided({A: LeaderEpoch(1)}, is_closed=True)})
+        await run.serve()
+        assert run[A].state.open_transactions == {}
+        assert await run.committed(A) == {A: [(0, b"v")]}
+        assert await markers(run, A) == [(1, True, 2), (2, False, 2)]
