@@ -53,6 +53,7 @@ from fairlog_types import (
     LogKind,
     Offset,
     Placement,
+    ProducerId,
     ShardNumber,
     StorageFailure,
     TxId,
@@ -176,9 +177,8 @@ class Participant:
         """Of these, what its coordinator goes on with; it may be sealed already."""
         self._said_again: list[tuple[Sequence[ApplyCommit], LocalApplication]] | None = []
         """What coordinators have had applied since the start; None as soon as that is placed."""
-        self._ended: dict[TxId, None] = {}
-        """What other shards' coordinators have aborted meanwhile. In a log of marker mode it must not be ended before
-        what its producer has committed earlier, and that may be noted only."""
+        self._ended: set[TxId] = set()
+        """While the shard recovers: what other shards' coordinators have aborted. See `finish_recovery`."""
         self._recovered = trio.Event()
         self._next_apply_number = 0
         self.whole_since = LeaderEpoch(0)
@@ -248,32 +248,42 @@ class Participant:
     def finish_recovery(self) -> None:
         """Every coordinator that matters has said what it had decided: place it, and abort what none of them knows of.
 
-        Raises StorageFailure.
+        Of each producer in the order in which it has begun: in a log of marker mode a producer's first marker ends all
+        that it has written there. Raises StorageFailure.
         """
         assert self._said_again is not None, "a shard recovers once"
         noted, self._said_again = self._said_again, None
+        decided = {message.txid for messages, _ in noted for message in messages}
+        orphans: dict[ProducerId, list[TxId]] = {}
+        for txid in sorted({*self._found_open, *self._ended} - decided, reverse=True):
+            orphans.setdefault(txid.producer_id, []).append(txid)
         order = place_order([SaidAgain(messages[0].group, self._survived(messages)) for messages, _ in noted])
         for index in order:
+            for message in noted[index][0]:
+                of_producer = orphans.get(message.txid.producer_id, [])
+                while of_producer and of_producer[-1] < message.txid:
+                    self._discard_if_orphan(of_producer.pop())
             self._place(*noted[index])
-        for txid in self._ended:
-            self._discard_everywhere(txid)
+        for txid in sorted({*self._found_open, *self._ended}):
+            self._discard_if_orphan(txid)
+        self._found_open.clear()
         self._ended.clear()
-        self._discard_orphans()
+        self._resumed.clear()
         self._recovered.set()
 
-    def _discard_orphans(self) -> None:
+    def _discard_if_orphan(self, txid: TxId) -> None:
         """Abort what is open and was neither resumed nor decided by its coordinator: it belongs to no one."""
-        for txid, logs in self._found_open.items():
-            for log in logs:
-                partition = self._partitions.get(log)
-                held = None if partition is None else partition.state.held(txid)
-                if partition is None or held is None:
-                    continue
-                if txid not in self._resumed or self._is_torn(partition, txid, held.leader_epoch):
-                    logger.info("orphan discarded", log=str(log), txid=str(txid))
-                    self._discard_if_possible(partition, txid)
-        self._found_open.clear()
-        self._resumed.clear()
+        if txid in self._ended:
+            self._discard_everywhere(txid)
+            return
+        for log in self._found_open[txid]:
+            partition = self._partitions.get(log)
+            held = None if partition is None else partition.state.held(txid)
+            if partition is None or held is None:
+                continue
+            if txid not in self._resumed or self._is_torn(partition, txid, held.leader_epoch):
+                logger.info("orphan discarded", log=str(log), txid=str(txid))
+                self._discard_if_possible(partition, txid)
 
     # --- the coordinators of other shards -----------------------------------------------------
 
@@ -325,7 +335,7 @@ class Participant:
         """Its coordinator, in another shard, does not go on with it."""
         self._forget(txid)
         if self._said_again is not None:
-            self._ended[txid] = None
+            self._ended.add(txid)
         else:
             self._discard_everywhere(txid)
 
@@ -600,7 +610,7 @@ class Participant:
         return None
 
     def discard_for_other(self, message: DiscardTransaction) -> None:
-        """As `discard`, for the coordinator of another shard. While this one recovers, once what is noted is placed."""
+        """As `discard`, for the coordinator of another shard. While this one recovers it is done in its turn."""
         if self._said_again is None:
             self.discard(message)
         else:

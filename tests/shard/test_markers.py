@@ -522,6 +522,33 @@ async def test_restart_without_the_data_logs_rebuilds_open_and_aborted_transacti
         assert await markers(again, A) == [(2, False, 1), (3, True, 2)]
 
 
+@pytest.mark.parametrize("commits", [True, False], ids=["commit", "abort"])
+async def test_markers_of_a_recovery_are_in_the_order_in_which_the_producer_began(
+    open_run, tmp_path: Path, commits: bool
+) -> None:
+    """Regression, of seed sinks2.60: what was aborted first, and what began behind it, ended the other way round."""
+    first, second, coordinator = transaction(7, 0), transaction(7, 1), ShardNumber(1)
+    async with open_run() as run:
+        await run.start(A, mode=MARKERS)
+        await run.begin(first, A)
+        await written(run, first, A, b"v")
+        image = run.crash(tmp_path / "image")
+    async with open_run(image) as run:
+        await run.lead([A], MARKERS)
+        run.participant.discard_for_other(DiscardTransaction(first, (A,)))
+        run.participant.begins(coordinator, second)
+        await run.begin(second, A)
+        if commits:
+            await run.participant.prepare_for(coordinator, [Prepare(second, {A: LeaderEpoch(2)})])
+            run.place(second, A)
+        else:
+            run.participant.discard_for_other(DiscardTransaction(second, (A,)))
+        await run.serve()
+        assert run[A].state.open_transactions == {}
+        assert await run.committed(A) == {A: []}
+        assert await markers(run, A) == [(1, False, 2), (2, commits, 2)]
+
+
 @pytest.mark.parametrize("is_said", [True, False], ids=["discarded", "not gone on with"])
 async def test_marker_of_an_abort_waits_in_a_recovery_for_the_commit_before_it(
     open_run, tmp_path: Path, is_said: bool
