@@ -365,7 +365,8 @@ class Driver(Client):
         named = [Winner(it.lane.partition, it.lane.attempt, it.records) for it in winners]
         if named and lie:
             partition, attempt, records = winners[0].lane.partition, winners[0].lane.attempt, winners[0].records
-            named[0] = Winner(partition, attempt, records - 1 if lie < 0 < records else records + abs(lie))
+            # Not 0: with that a lane may be named that was aborted, and what is said is true then.
+            named[0] = Winner(partition, attempt, records - 1 if lie < 0 and records > 1 else records + abs(lie))
         return CommitBatch(self.checkpoint.sink, self.checkpoint.query, self._run, batch, tuple(named))
 
     # --- who has no business here ---
