@@ -72,14 +72,16 @@ def _publish_before_sealing(self: Journal) -> Callable[[], JournalPosition]:
     return work
 
 
-async def _snapshot_is_not_synced(self: GroupJournal, as_of: JournalPosition, records: Sequence[Any]) -> None:
+async def _snapshot_is_not_synced(
+    self: GroupJournal, as_of: JournalPosition, commit_number: int, records: Sequence[Any]
+) -> None:
     async def nothing() -> None:
         await trio.lowlevel.checkpoint()
 
     await self._journal.roll()
     await self._journal.sync()
     with mock.patch.object(self._journal, "sync", nothing):
-        await _REAL_WRITE_SNAPSHOT(self, as_of, list(records))
+        await _REAL_WRITE_SNAPSHOT(self, as_of, commit_number, list(records))
 
 
 _REAL_WRITE_SNAPSHOT = GroupJournal._write_snapshot
