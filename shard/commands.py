@@ -164,7 +164,7 @@ class Commands:
             case NoteEnds(hold):
                 return _at_once(self._own_cuts.note(hold))
             case KeepEnds():
-                return lambda: self._own_cuts.keep(body)
+                return self._own_cuts.keep(body)
             case TakeCut() | KeepCut():
                 return lambda: self._take_cut(body)
             case FindCuts():

@@ -69,6 +69,9 @@ PAUSE_MIN_S = 0.005
 KEEP_SHARE = 100
 """Cuts that are kept hold commits for one part of the time in so many."""
 
+KEEP_PAUSE_S = 10.0
+"""After one that could not be taken. A shard that is down is waited for meanwhile by nobody but readers."""
+
 PAUSE_MAX_S = 0.5
 """Between two attempts, if a coordinator cannot hold: doubled each time."""
 
@@ -124,21 +127,24 @@ class Cutting:
             return await self._links.ask(TAKER, KeepCut()).answer()
         now_s = trio.current_time()
         if now_s < self._keep_earliest_s:
-            return NoCut("a cut was kept a moment ago")
+            return NoCut("a cut was kept a moment ago, or could not be")
         async with self._lock:
             if self._kept_s >= now_s:
                 return None
             try:
-                with trio.move_on_after(_TAKEN_S):
-                    return await self._keep()
+                found = await self._keep()
             except NoAnswer as none:
-                return NoCut(str(none))
-        return NoCut("the shards have not agreed on a cut in time")
+                found = NoCut(str(none))
+        if isinstance(found, NoCut):
+            self._keep_earliest_s = trio.current_time() + KEEP_PAUSE_S
+            return found
+        await found()
+        return None
 
-    async def _keep(self) -> NoCut | None:
-        """Raises NoAnswer."""
+    async def _keep(self) -> NoCut | Callable[[], Awaitable[None]]:
+        """What it returns stores the cut in this shard. Raises NoAnswer."""
         others = dict.fromkeys(self._links.others, ())
-        refused = await self._await_ends((), others)  # nobody is held while a shard is down
+        refused = await self._await_ends((), others, HOLD_S)  # nobody is held while a shard is down
         if refused is not None:
             return refused
         await trio.sleep_until(self._earliest_s)
@@ -159,9 +165,8 @@ class Cutting:
         self._kept_s = began_s
         keep = KeepEnds(self._holds, newest[0] + 1)
         for shard in others:
-            self._say(shard, keep, HOLD_S)
-        await self._own_cuts.keep(keep)
-        return None
+            self._links.ask(shard, keep)  # nobody waits for their disks
+        return self._own_cuts.keep(keep)
 
     async def while_all_hold(self, inside: Callable[[], Awaitable[None]]) -> bool | NoCut:
         """Run `inside` while all coordinators hold, and what was answered before the call can be read in every shard.
@@ -181,7 +186,7 @@ class Cutting:
         async with self._lock:
             try:
                 with trio.move_on_after(_TAKEN_S) as waiting:
-                    refused = await self._await_ends(None, by_shard)
+                    refused = await self._await_ends(None, by_shard, OWN_WAIT_S)
                     if refused is not None:
                         return refused
                     await trio.sleep_until(self._earliest_s)
@@ -197,7 +202,7 @@ class Cutting:
             shard = self._shard_of(log)
             by_shard[self._own if shard is None else shard].append(log)
         own_logs = by_shard.pop(self._own)
-        refused = await self._await_ends(own_logs, by_shard)
+        refused = await self._await_ends(own_logs, by_shard, OWN_WAIT_S)
         if refused is not None:
             return refused
 
@@ -217,11 +222,14 @@ class Cutting:
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     async def _await_ends(
-        self, own_logs: Collection[LogId] | None, by_shard: Mapping[ShardNumber, Collection[LogId] | None]
+        self,
+        own_logs: Collection[LogId] | None,
+        by_shard: Mapping[ShardNumber, Collection[LogId] | None],
+        wait_s: float,
     ) -> NoCut | None:
         """None for logs: all of that shard."""
         questions = {shard: AwaitEnds(None if of is None else tuple(of)) for shard, of in by_shard.items()}
-        asked = await self._ask(questions, OWN_WAIT_S)
+        asked = await self._ask(questions, wait_s)
         for answer in (await self._own_cuts.await_ends(own_logs), *await answers_of(asked)):
             if isinstance(answer, NoCut):
                 return answer

@@ -10,7 +10,7 @@ import structlog
 import trio
 
 from datalog.cuts import EndsAtCut
-from fairlog_types import LogId, Offset, ShardNumber, StorageFailure
+from fairlog_types import CorruptStorage, LogId, Offset, ShardNumber, StorageFailure
 from shard.cut_messages import Cuts, CutsOf, FindCuts, FindEnds, Held, KeepEnds, NoCut, Noted
 from shard.ends import OWN_WAIT_S, AskedEnds, Coordinates
 from shard.holding import Commits
@@ -40,6 +40,8 @@ class OwnCuts:
         """Within the hold with that number."""
         self._newest = 0
         """The number of the newest cut that is being stored, or is stored."""
+        self._storing = trio.Lock()
+        """They are stored in the order of their numbers, also if one of them takes long."""
         self.kept: Callable[[], None] = lambda: None
         """Called when the ends that were noted last are about to be stored."""
 
@@ -77,23 +79,30 @@ class OwnCuts:
         self._noted = hold, {log: cut.end for log, cut in partitions.cut(partitions.by_log).items()}
         return Noted(max(self._newest, partitions.data_logs.newest_cut))
 
-    async def keep(self, message: KeepEnds) -> None:
-        """Store what was noted in that hold. After a restart, or once another cut was noted, there is nothing to do."""
+    def keep(self, message: KeepEnds) -> Callable[[], Awaitable[None]]:
+        """The cut with that number is what was noted in that hold. What is returned stores it.
+
+        After a restart, or once another cut was noted, there is nothing to store.
+        """
         if self._noted is None or self._noted[0] != message.hold:
-            return
+            return trio.lowlevel.checkpoint
         (_, ends), self._noted = self._noted, None
         self._newest = message.number
         self.kept()
+        return partial(self._store, message.number, ends)
+
+    async def _store(self, number: int, ends: Mapping[LogId, Offset]) -> None:
         data_logs = self._shard().partitions.data_logs
 
         def store() -> None:
             with data_logs.write() as writer:
-                writer.put_common_cut(message.number, ends)
+                writer.put_common_cut(number, ends)
 
-        try:
-            await trio.to_thread.run_sync(store)
-        except StorageFailure as failure:
-            logger.warning("a cut is not kept", number=message.number, reason=str(failure))
+        async with self._storing:
+            try:
+                await trio.to_thread.run_sync(store)
+            except (StorageFailure, CorruptStorage) as failure:
+                logger.warning("a cut is not kept", number=number, reason=str(failure))
 
     async def find(self, question: FindCuts) -> CutsOf:
         """See FindCuts. Raises StorageFailure, CorruptStorage."""

@@ -36,7 +36,9 @@ def cutting_of(cluster: Cluster, shard: int) -> Cutting:
 
 async def keep(cluster: Cluster, shard: int = 0) -> None:
     """Keep a cut that both shards have stored."""
-    assert await cutting_of(cluster, shard).keep() is None
+    with trio.fail_after(20):
+        while await cutting_of(cluster, shard).keep() is not None:  # noqa: ASYNC110 - it may not be reached at first
+            await trio.sleep(0.05)
     await stored(cluster)
 
 
@@ -66,6 +68,7 @@ async def find(
 def at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cuts may be kept one right after the other."""
     monkeypatch.setattr("shard.cutting.KEEP_SHARE", 0)
+    monkeypatch.setattr("shard.cutting.KEEP_PAUSE_S", 0.0)
 
 
 @pytest.mark.parametrize("asked", [0, 1])
@@ -173,11 +176,11 @@ async def test_no_cut_is_kept_and_nobody_held_while_a_shard_is_down(
         await keep(cluster)
         await commit(writer, 2)
         await copied(cluster, 4)
-        monkeypatch.setattr("shard.cutting.OWN_WAIT_S", 0.2)
         monkeypatch.setattr("shard.past_cuts.ANSWER_S", 0.2)
         left = cluster.kill(1)
         so_far = len(cluster.way.carried)
         for found in (
+            await cutting_of(cluster, 0).keep(),
             await cutting_of(cluster, 0).keep(),
             await past_cuts_of(cluster, 0).find(STARTS, records_max=4),
         ):
@@ -344,6 +347,7 @@ async def test_cuts_that_are_kept_hold_commits_for_a_small_part_of_the_time(
         cluster.way.keep_order()
         writer = await cluster.writer("t")
         await commit(writer)
+        await copied(cluster, 1)
         found: list[NoCut | None] = []
 
         async def ask(shard: int) -> None:
@@ -353,6 +357,6 @@ async def test_cuts_that_are_kept_hold_commits_for_a_small_part_of_the_time(
             asking.start_soon(ask, 0)
             asking.start_soon(ask, 0)
         await ask(1)
-        assert found == [None, None, NoCut("a cut was kept a moment ago")]
+        assert found == [None, None, NoCut("a cut was kept a moment ago, or could not be")]
         await stored(cluster)
         assert [each.shard.data_logs.newest_cut for each in cluster.running.values()] == [1, 1]

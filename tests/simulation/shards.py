@@ -396,7 +396,8 @@ async def run_shards(world: World, plan: Plan) -> None:
             stack.enter_context(machine.calls.installed())
         stack.enter_context(workers.installed())
         stack.callback(setattr, failpoints, "_armed", None)
-        stack.enter_context(mock.patch("shard.cutting.KEEP_SHARE", 1))  # runs are short
+        for constant in ("KEEP_SHARE", "KEEP_PAUSE_S"):  # runs are short
+            stack.enter_context(mock.patch(f"shard.cutting.{constant}", 1))
         failpoints._armed = _ByProcess(machines)  # type: ignore[assignment]
         stack.enter_context(world.finished)
         async with trio.open_nursery() as nursery:
