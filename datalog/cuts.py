@@ -107,11 +107,15 @@ class LogCuts:
 class KnownCuts:
     """What one shard knows about the cuts of some logs."""
 
+    oldest_common: int
+    """The number of its oldest common cut, 0 if it has none."""
     newest: int
     """The number of its newest cut, 0 if it has none."""
     newest_own: int
     """The number of the newest cut that it took alone, before there were common ones; 0 if it took none."""
     by_log: Mapping[LogId, LogCuts]
+    at_oldest_common: Mapping[LogId, Offset]
+    """Where those of these logs ended at that cut that were known then; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ class EndsAtCut:
     """Where some logs of one shard ended at a cut."""
 
     number: int
-    """Of the newest cut that it knows, of those that are not newer than the requested one; 0 if it knows none."""
+    """Of the requested cut. Of common ones: of the newest that it knows and that is not newer; 0 if it knows none."""
     by_log: Mapping[LogId, Offset]
     """Logs that were not known yet at that cut are missing."""
 
@@ -140,6 +144,10 @@ class LookedUp(NamedTuple):
     """Of the requested logs; None for one that was not known yet at that cut."""
 
 
+class RowsAreGone(Exception):
+    """Rows of the index were deleted during the search: what was found so far is worth nothing."""
+
+
 class FoundCut(NamedTuple):
     """The result of a search."""
 
@@ -155,7 +163,8 @@ def search(logs: Sequence[LogCuts], *, records_max: int, newest: int) -> Generat
     something to read. The current state is the newest cut. No end is before its log's start. The newest of the others
     that can be used has the number `newest` at most.
 
-    Each step asks for the logs that are still undecided; there are about log2(number of cuts) steps.
+    Each step asks for the logs that are still undecided; there are about log2(number of cuts) steps. Raises
+    RowsAreGone.
     """
     now = [max(log.start, log.end) for log in logs]
     behind = [index for index, log in enumerate(logs) if log.start < log.end]
@@ -181,8 +190,11 @@ def search(logs: Sequence[LogCuts], *, records_max: int, newest: int) -> Generat
             continue
         ends = list(small_ends)
         for index, end in zip(asked, found, strict=True):
+            row = logs[index].oldest
             if end is not None:
                 ends[index] = max(logs[index].start, end)
+            elif row is not None and number >= row.number:
+                raise RowsAreGone
         if _records(logs, ends) <= records_max:
             small, small_ends = middle, ends
         else:

@@ -220,7 +220,7 @@ class LmdbDataLogs:
             ]
 
             def end_at(index: int, cut: int) -> Offset:
-                row = reader.newest_cut(rows, records[index].number, at=cut)
+                row = reader.newest_row(rows, records[index].number, at=cut)
                 assert row is not None, "the search does not go before a log's oldest row"
                 return row.end
 
@@ -231,8 +231,9 @@ class LmdbDataLogs:
         return self._unindexed.next_number - 1
 
     def known_cuts(self, starts: Mapping[LogId, Offset]) -> KnownCuts:
+        newest = self.newest_cut
         with self._reading("looking for cuts") as txn:
-            return reader.find_known_cuts(txn, self._tables, starts)
+            return reader.find_known_cuts(txn, self._tables, starts, newest)
 
     def ends_at(self, number: int, logs: Collection[LogId], *, common: bool) -> EndsAtCut:
         with self._reading("looking for a cut") as txn:
@@ -473,7 +474,7 @@ def _find_unindexed(txn: Transaction, tables: Tables, logs: Iterable[LogId]) -> 
         for log in logs:
             record = reader.find_record(txn, tables, log)
             assert record is not None, "each log that has batches has a record"
-            newest = reader.newest_cut(rows, record.number)
+            newest = reader.newest_row(rows, record.number)
             if newest is None or newest.end != record.last_stable_offset:
                 unindexed.grown.add(log)
             if newest is not None:

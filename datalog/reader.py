@@ -106,22 +106,20 @@ def find_cuts(rows: Cursor, record: LogRecord, start: Offset) -> LogCuts:
     if start >= end:
         return LogCuts(start, end, None, None)  # nothing to read at any cut
     oldest = _cut_at(rows, record.number) if rows.set_range(layout.cut_key(record.number, 0)) else None
-    return LogCuts(start, end, oldest, newest_cut(rows, record.number))
+    return LogCuts(start, end, oldest, newest_row(rows, record.number))
 
 
-def find_known_cuts(txn: Transaction, tables: Tables, starts: Mapping[LogId, Offset]) -> KnownCuts:
-    """Implements `DataLogs.known_cuts`, for logs that are there."""
+def find_known_cuts(txn: Transaction, tables: Tables, starts: Mapping[LogId, Offset], newest_cut: int) -> KnownCuts:
+    """Implements `DataLogs.known_cuts`. `newest_cut` is the number of the newest cut of all."""
     with txn.cursor(db=tables.cuts) as rows, txn.cursor(db=tables.common_cuts) as common:
-        by_log = {
-            log: find_cuts(rows, record, start)
-            for log, start in starts.items()
-            if (record := find_record(txn, tables, log)) is not None
-        }
-        if common.first():
-            newest_own = layout.decode_cut_number(common.value())
-            return KnownCuts(newest_common_cut(common), newest_own, by_log)
-        newest = max((cuts.newest.number for cuts in by_log.values() if cuts.newest is not None), default=0)
-        return KnownCuts(newest, newest, by_log)
+        records = {log: record for log in starts if (record := find_record(txn, tables, log)) is not None}
+        by_log = {log: find_cuts(rows, record, starts[log]) for log, record in records.items()}
+        if not common.first():
+            return KnownCuts(0, newest_cut, newest_cut, by_log, {})
+        oldest, newest_own = layout.decode_cut_number(common.key()), layout.decode_cut_number(common.value())
+        found = {log: newest_row(rows, record.number, at=oldest) for log, record in records.items()}
+        at_oldest = {log: row.end for log, row in found.items() if row is not None}
+        return KnownCuts(oldest, newest_common_cut(common), newest_own, by_log, at_oldest)
 
 
 def find_ends_at(txn: Transaction, tables: Tables, number: int, logs: Iterable[LogId], *, common: bool) -> EndsAtCut:
@@ -133,7 +131,7 @@ def find_ends_at(txn: Transaction, tables: Tables, number: int, logs: Iterable[L
         ends: dict[LogId, Offset] = {}
         for log in logs:
             record = find_record(txn, tables, log)
-            row = None if record is None else newest_cut(rows, record.number, at=number)
+            row = None if record is None else newest_row(rows, record.number, at=number)
             if row is not None:
                 ends[log] = row.end
         return EndsAtCut(number, ends)
@@ -145,7 +143,7 @@ def newest_common_cut(common: Cursor, *, at: int = _LAST_CUT) -> int:
     return layout.decode_cut_number(common.key()) if (common.prev() if behind else common.last()) else 0
 
 
-def newest_cut(rows: Cursor, number: int, *, at: int = _LAST_CUT) -> Cut | None:
+def newest_row(rows: Cursor, number: int, *, at: int = _LAST_CUT) -> Cut | None:
     """The newest row of the log with that number that is not newer than the cut `at`; None if there is none."""
     behind = rows.set_range(layout.cut_key(number, at + 1))
     return _cut_at(rows, number) if (rows.prev() if behind else rows.last()) else None

@@ -461,7 +461,7 @@ class LmdbWriter:
                 end = ends.get(log)
                 if end != record.last_stable_offset:
                     self._behind_common.add(log)
-                newest = reader.newest_cut(rows, record.number)
+                newest = reader.newest_row(rows, record.number)
                 if end is not None and (newest is None or newest.end < end):
                     self._put_cut_row(record.number, Cut(number, end))
 

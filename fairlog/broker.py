@@ -293,8 +293,9 @@ class Broker:
     groups: Groups
     group_configs: LiveGroupConfigs
     cutting: Cutting | None = None
-    past_cuts: PastCuts | None = None
     """What takes cuts over several shards; None if this broker is alone."""
+    past_cuts: PastCuts | None = None
+    """What finds older ones; None if this broker is alone."""
     other_offsets: OtherOffsets | None = None
     """What has other shards write offsets; None if this broker is alone."""
     other_coordinators: OtherCoordinators | None = None

@@ -14,8 +14,8 @@ end, for it was started again or was too slow, the cut is thrown away.
 
 Commits wait for three round trips, and for those that are under way. Between two cuts they have as long as the last one
 took, so a reader who asks again and again does not stop them. If a shard is down there is no cut, and nobody is held:
-it does not answer AwaitEnds. It gets no further question but Release while it has one to answer, so none pile up:
-whoever asks next waits for that answer, as long as the one before would have.
+it does not answer AwaitEnds. It gets no further question but Release and KeepEnds while it has one to answer, so none
+pile up: whoever asks next waits for that answer, as long as the one before would have.
 
 A cut that all shards keep for readers with a limit (`shard.kept_cuts`) is taken in the same way, of all logs; in place
 of CutLogs and behind Release there are two other questions:
@@ -126,17 +126,17 @@ class Cutting:
         if self._own != TAKER:
             return await self._links.ask(TAKER, KeepCut()).answer()
         now_s = trio.current_time()
-        if now_s < self._keep_earliest_s:
-            return NoCut("a cut was kept a moment ago, or could not be")
         async with self._lock:
             if self._kept_s >= now_s:
                 return None
+            if trio.current_time() < self._keep_earliest_s:
+                return NoCut("a cut was kept a moment ago, or could not be")
             try:
                 found = await self._keep()
             except NoAnswer as none:
                 found = NoCut(str(none))
         if isinstance(found, NoCut):
-            self._keep_earliest_s = trio.current_time() + KEEP_PAUSE_S
+            self._keep_earliest_s = max(self._keep_earliest_s, trio.current_time() + KEEP_PAUSE_S)
             return found
         await found()
         return None
@@ -157,9 +157,11 @@ class Cutting:
             own = self._own_cuts.note(hold)
             return max(noted.newest for noted in (own, *await answers_of(asked)))
 
-        newest = await self._while_all_hold(others, note, PAUSE_MIN_S)
-        now_s = trio.current_time()
-        self._keep_earliest_s = now_s + KEEP_SHARE * (now_s - began_s)
+        try:
+            newest = await self._while_all_hold(others, note, PAUSE_MIN_S)
+        finally:
+            now_s = trio.current_time()
+            self._keep_earliest_s = now_s + KEEP_SHARE * (now_s - began_s)
         if newest is None:
             return NoCut("a commit is under way for too long, or a shard has not held to the end")
         self._kept_s = began_s

@@ -82,12 +82,15 @@ class OwnCuts:
     def keep(self, message: KeepEnds) -> Callable[[], Awaitable[None]]:
         """The cut with that number is what was noted in that hold. What is returned stores it.
 
-        After a restart, or once another cut was noted, there is nothing to store.
+        After a restart, or once another cut was noted, there is nothing to store. Nor is it stored if the disk is still
+        busy with an earlier one: then it is a cut that this shard does not know.
         """
         if self._noted is None or self._noted[0] != message.hold:
             return trio.lowlevel.checkpoint
         (_, ends), self._noted = self._noted, None
         self._newest = message.number
+        if self._storing.locked():
+            return trio.lowlevel.checkpoint
         self.kept()
         return partial(self._store, message.number, ends)
 

@@ -4,10 +4,13 @@
 
 The search is that of one shard. It asks where logs ended at a cut. All shards that lead these logs must know the cut,
 so that what they answer is of the same moment: otherwise the newest older one is taken that all of them know. Nobody is
-held, and nothing is waited for but the answers.
+held, and nothing is waited for but the answers. Cuts that are newer than what a shard has answered first are not looked
+at: another shard may have answered before they were taken.
 
 Before its first common cut a shard may have kept cuts of its own: the one that the node had at first. The logs of the
-others did not exist then, so these are cuts for all. If several have kept some, they cannot be compared.
+others did not exist then, so these are cuts for all. If several have kept some, they cannot be compared. A shard that
+was added later knows no older common cut than its first one. Logs that ended before the reader's start at that one did
+so at all older ones, and it is not asked about these.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any
 
 import trio
 
-from datalog.cuts import EndsAtCut, LookedUp, Lookup, search
+from datalog.cuts import Cut, EndsAtCut, LogCuts, LookedUp, Lookup, RowsAreGone, search
 from fairlog_types import LogId, Offset, ShardNumber
 from shard.asking import NoAnswer, Question, answers_of
 from shard.cut_messages import Cuts, CutsOf, FindCuts, FindEnds, NoCut
@@ -26,7 +29,10 @@ from shard.links import Links
 from shard.own_cuts import OwnCuts
 
 ANSWER_S = 5.0
-"""A lookup takes a millisecond, with thousands of logs a tenth of a second."""
+"""A lookup takes a millisecond, with 25,000 logs a second."""
+
+ATTEMPTS_MAX = 5
+"""Searches are begun again if compaction or retention has deleted rows meanwhile; it does so every few minutes."""
 
 _ByShard = Mapping[ShardNumber, tuple[LogId, ...]]
 
@@ -46,6 +52,8 @@ class PastCuts:
         self._own_cuts = own_cuts
         self._links = links
         self._shard_of = shard_of
+        self._asked: dict[ShardNumber, Question] = {}
+        """The last one to each other shard."""
 
     async def find(self, starts: Mapping[LogId, Offset], *, records_max: int) -> Cuts | NoCut | None:
         """A cut at most `records_max` records after the starts, all together, of the logs that are led.
@@ -53,31 +61,39 @@ class PastCuts:
         None: the newest cut is the one to take. `datalog.cuts.search` says which one it is. A start before the log's
         start counts as the log's start. Raises StorageFailure, CorruptStorage of this shard.
         """
-        try:
-            return await self._find(starts, records_max)
-        except (NoAnswer, _Refused) as none:
-            return NoCut(str(none))
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return await self._find(starts, records_max)
+            except RowsAreGone:
+                continue
+            except (NoAnswer, _Refused) as none:
+                return NoCut(str(none))
+        return NoCut("cuts are deleted by retention or compaction just now")
 
     async def _find(self, starts: Mapping[LogId, Offset], records_max: int) -> Cuts | None:
-        """Raises NoAnswer, _Refused, and what `find` raises."""
+        """Raises NoAnswer, _Refused, RowsAreGone, and what `find` raises."""
         by_shard = self._by_shard(starts)
         questions = {shard: FindCuts({log: starts[log] for log in logs}) for shard, logs in by_shard.items()}
         answers: Sequence[CutsOf] = await self._ask(questions)
         now = {log: cut for of in answers for log, cut in of.now.items()}
-        known = {log: cuts for of in answers for log, cuts in of.known.by_log.items() if log in now}
-        logs = tuple(known)
-        newest = max((of.known.newest for of in answers), default=0)
         own = [of.known.newest_own for of in answers if of.known.newest_own]
         newest_own = own[0] if len(own) == 1 else 0
-        log_cuts = [replace(known[log], end=now[log].readable_end) for log in logs]
-        searching = search(log_cuts, records_max=records_max, newest=newest)
+        known = {
+            log: _known(of, log, has_own=newest_own > 0) for of in answers for log in of.known.by_log if log in of.now
+        }
+        logs = tuple(known)
+        newest = max(min((of.known.newest for of in answers), default=0), newest_own)
+        searching = search(tuple(known.values()), records_max=records_max, newest=newest)
         try:
             lookup = next(searching)
             while True:
                 lookup = searching.send(await self._look_up(logs, lookup, newest_own))
         except StopIteration as stopped:
             ends, is_now = stopped.value
-        return None if is_now else Cuts({log: now[log]._replace(end=end) for log, end in zip(logs, ends, strict=True)})
+        if is_now:
+            return None
+        cut = {log: (now[log], end) for log, end in zip(logs, ends, strict=True)}
+        return Cuts({log: now._replace(end=max(end, now.log_start)) for log, (now, end) in cut.items()})
 
     async def _look_up(self, logs: Sequence[LogId], lookup: Lookup, newest_own: int) -> LookedUp:
         """Where these logs ended at the newest cut that all their shards know. Raises NoAnswer, _Refused."""
@@ -98,12 +114,14 @@ class PastCuts:
 
     async def _ask(self, questions: Mapping[ShardNumber, FindCuts | FindEnds]) -> Sequence[Any]:
         """The answers of all. Raises NoAnswer, _Refused."""
-        due_s = trio.current_time() + ANSWER_S
-        asked = [
-            Question(shard, self._links.ask(shard, question), due_s)
-            for shard, question in questions.items()
-            if shard != self._own
-        ]
+        now_s = trio.current_time()
+        overdue = [last for shard in questions if (last := self._asked.get(shard)) is not None and last.due_s <= now_s]
+        await answers_of(overdue)  # lest questions pile up for a shard that is down
+        asked: list[Question] = []
+        for shard, question in questions.items():
+            if shard != self._own:
+                self._asked[shard] = Question(shard, self._links.ask(shard, question), now_s + ANSWER_S)
+                asked.append(self._asked[shard])
         answers: list[Any] = []
         match questions.get(self._own):
             case FindCuts() as question:
@@ -124,6 +142,18 @@ class PastCuts:
             shard = self._shard_of(log)
             by_shard.setdefault(self._own if shard is None else shard, []).append(log)
         return {shard: tuple(of) for shard, of in by_shard.items()}
+
+
+def _known(of: CutsOf, log: LogId, *, has_own: bool) -> LogCuts:
+    """What the log's shard knows of it, without the cuts that it does not know, as far as that can be said.
+
+    `has_own`: cuts from before there were common ones can be used.
+    """
+    cuts = replace(of.known.by_log[log], end=of.now[log].readable_end)
+    at_oldest = of.known.at_oldest_common.get(log)
+    if cuts.oldest is None or at_oldest is None or (has_own and at_oldest > cuts.start):
+        return cuts
+    return replace(cuts, oldest=max(cuts.oldest, Cut(of.known.oldest_common, at_oldest)))
 
 
 def _looked_up(number: int, logs: Iterable[LogId], found: Iterable[EndsAtCut]) -> LookedUp:

@@ -152,6 +152,7 @@ class _Settling:
                     background.start_soon(shard.coordinator.finish_commits)
                     task_status.started(shard)
                     await self._at_rest.wait()
+                    await shard.drain()
                     background.cancel_scope.cancel()
             if shard.failure is not None:
                 last_run.failed()

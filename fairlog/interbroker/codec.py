@@ -631,8 +631,9 @@ def _to_noted(item: object) -> Noted:
 
 def _cuts_of(answer: CutsOf) -> object:
     known = answer.known
-    by_log = {_log(log): (*_log_cuts(known.by_log[log]), *cut) for log, cut in answer.now.items()}
-    return known.newest, known.newest_own, by_log
+    at_oldest = known.at_oldest_common
+    by_log = {_log(log): (*_log_cuts(known.by_log[log]), at_oldest.get(log), *cut) for log, cut in answer.now.items()}
+    return known.oldest_common, known.newest, known.newest_own, by_log
 
 
 def _log_cuts(cuts: LogCuts) -> tuple[object, ...]:
@@ -644,16 +645,22 @@ def _row(row: Cut | None) -> object:
 
 
 def _to_cuts_of(item: object) -> CutsOf:
-    newest, newest_own, logs = _to_fields(item, 3, "what a shard knows of cuts")
+    oldest_common, newest, newest_own, logs = _to_fields(item, 4, "what a shard knows of cuts")
     by_log = _to_by_log(logs, _to_log_cuts)
-    known = KnownCuts(_to_int64(newest), _to_int64(newest_own), {log: cuts for log, (cuts, _) in by_log.items()})
-    return CutsOf(known, {log: now for log, (_, now) in by_log.items()})
+    known = KnownCuts(
+        _to_int64(oldest_common),
+        _to_int64(newest),
+        _to_int64(newest_own),
+        {log: cuts for log, (cuts, _, _) in by_log.items()},
+        {log: end for log, (_, end, _) in by_log.items() if end is not None},
+    )
+    return CutsOf(known, {log: now for log, (_, _, now) in by_log.items()})
 
 
-def _to_log_cuts(item: object) -> tuple[LogCuts, LogCut]:
-    start, end, oldest, newest, *now = _to_fields(item, 7, "what a shard knows of a log's cuts")
+def _to_log_cuts(item: object) -> tuple[LogCuts, Offset | None, LogCut]:
+    start, end, oldest, newest, at_oldest, *now = _to_fields(item, 8, "what a shard knows of a log's cuts")
     cuts = LogCuts(Offset(_to_int64(start)), Offset(_to_int64(end)), _to_row(oldest), _to_row(newest))
-    return cuts, _to_cut(now)
+    return cuts, None if at_oldest is None else _to_one_offset(at_oldest), _to_cut(now)
 
 
 def _to_row(item: object) -> Cut | None:

@@ -24,6 +24,7 @@ A tool may connect, too, if it is to be served (`serving_tools`): it is none of 
 from __future__ import annotations
 
 import secrets
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 
@@ -54,6 +55,10 @@ PAUSE_MAX_S = 1.0
 QUEUE_BYTES_MAX = LENGTH_BYTES + MESSAGE_BYTES_MAX
 """Of one peer: what a peer that does not read can take up. It is a single message, or several, and fits in one frame.
 """
+
+FRAME_BYTES = 64 << 10
+"""A frame takes no further message behind so much: the other side does nothing else while it reads one. With small
+messages that takes some ten milliseconds."""
 
 log = structlog.get_logger("fairlog.interbroker")
 
@@ -251,7 +256,7 @@ class _Outgoing:
     def __init__(self, stream: trio.SocketStream, sealer: Sealer) -> None:
         self._stream = stream
         self._sealer = sealer
-        self._queue: list[bytes] = []
+        self._queue: deque[bytes] = deque()
         self._bytes = 0
         """In the queue, and under way to the system."""
         self._filled = trio.Event()
@@ -271,13 +276,23 @@ class _Outgoing:
         with suppress(OSError, trio.BrokenResourceError):  # who waits for the end of the stream sees it, too
             while True:
                 await self._filled.wait()
-                self._filled = trio.Event()
-                (queue, self._queue), queued_bytes = (self._queue, []), self._bytes
-                frame = self._sealer.seal(queue)
+                messages, size = self._of_one_frame()
+                frame = self._sealer.seal(messages)
                 rest = frame[taken_at_once(self._stream.socket.fileno(), (frame,)) :]
                 if rest:
                     await self._stream.send_all(rest)
-                self._bytes -= queued_bytes
+                self._bytes -= size
+
+    def _of_one_frame(self) -> tuple[Sequence[bytes], int]:
+        """The first messages of the queue, and their bytes."""
+        messages: list[bytes] = []
+        size = 0
+        while self._queue and size < FRAME_BYTES:
+            messages.append(self._queue.popleft())
+            size += LENGTH_BYTES + len(messages[-1])
+        if not self._queue:
+            self._filled = trio.Event()
+        return messages, size
 
 
 async def _shake_hands(stream: trio.SocketStream, handshake: Handshake) -> None:

@@ -14,9 +14,12 @@ from fairlog.verify.findings import Violation
 
 
 def check_cut(
-    name: str, record: LogRecord, cut: Cut, before: Cut | None, common: Collection[int]
+    name: str, record: LogRecord, cut: Cut, before: Cut | None, common: Collection[int], oldest_common: float
 ) -> Iterator[Violation]:
-    """One row of the log's, and the one before it, None if there is none; `common` are all cuts over all shards."""
+    """One row of the log's, and the one before it, None if there is none.
+
+    `common` are all cuts over all shards, `oldest_common` is the first of them (infinite if there is none).
+    """
     if cut.end > record.last_stable_offset:
         yield Violation(
             name, f"ends at {cut.end} at cut {cut.number}, and can be read up to {record.last_stable_offset} only", 7
@@ -25,7 +28,7 @@ def check_cut(
         yield Violation(name, f"ends at {cut.end} at cut {cut.number}, and at {before.end} at cut {before.number}", 7)
     if cut.number == 0 and cut.end:
         yield Violation(name, f"begins with {cut.end} in the cut index, and not with 0", 7)
-    if common and cut.number > min(common) and cut.number not in common:
+    if cut.number > oldest_common and cut.number not in common:
         yield Violation(name, f"has a row of cut {cut.number}, which was not taken over all shards", 7)
 
 

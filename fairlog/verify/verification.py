@@ -13,6 +13,7 @@ and of transactions what the windows and journals know.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -91,6 +92,7 @@ class _Shard:
     opened: dict[int, list[OpenInLog]] = field(default_factory=dict[int, list[OpenInLog]])
     newest_cuts: dict[int, Cut] = field(default_factory=dict[int, Cut])
     common_cuts: set[int] = field(default_factory=set[int])
+    oldest_common: float = math.inf
     aborted: dict[int, list[AbortedTransaction]] = field(default_factory=dict[int, list[AbortedTransaction]])
 
     def inventory(self) -> ShardInventory:
@@ -216,6 +218,7 @@ class Verification:
                     continue
                 yield from check_common_cut(name, number, before, newest)
                 shard.common_cuts.add(number)
+                shard.oldest_common = min(shard.oldest_common, number)
                 newest = number
         except DamagedPage as error:
             yield Violation(name, str(error))
@@ -286,9 +289,8 @@ class Verification:
         except DamagedValue as error:
             yield Violation(name, f"key {item.key.hex()}: {error}")
             return
-        yield from check_cut(
-            name, shard.records[numbers[number]], cut, shard.newest_cuts.get(number), shard.common_cuts
-        )
+        record, before = shard.records[numbers[number]], shard.newest_cuts.get(number)
+        yield from check_cut(name, record, cut, before, shard.common_cuts, shard.oldest_common)
         shard.newest_cuts[number] = cut
         self.summary.counts["rows of the cut index"] += 1
 

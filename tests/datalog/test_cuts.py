@@ -387,7 +387,8 @@ class CutsMachine(RuleBasedStateMachine):
                 assert max(end, self.now.log_starts[log]) == max(ends.get(log, 0), self.now.log_starts[log])
         if self.now.common:
             oldest, newest = self.now.common[0][0], self.now.common[-1][0]
-            assert self.logs.known_cuts({}).newest == newest
+            known = self.logs.known_cuts({})
+            assert (known.oldest_common, known.newest) == (oldest, newest)
             assert self.logs.ends_at(newest + 5, [], common=True).number == newest
             assert self.logs.ends_at(oldest - 1, [], common=True).number == 0
 

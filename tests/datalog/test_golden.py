@@ -178,7 +178,8 @@ def test_common_cut_reads_as_it_was_written(tmp_path: Path) -> None:
     logs = LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
     assert logs.newest_cut == COMMON_CUT
     known = logs.known_cuts(dict.fromkeys((TOPIC_LOG, COMPACTED_LOG), Offset(4)))
-    assert (known.newest, known.newest_own) == (COMMON_CUT, 1)
+    assert (known.oldest_common, known.newest, known.newest_own) == (COMMON_CUT, COMMON_CUT, 1)
+    assert known.at_oldest_common == {TOPIC_LOG: 4, COMPACTED_LOG: 6}
     assert known.by_log[COMPACTED_LOG] == LogCuts(Offset(4), Offset(7), Cut(0, Offset(0)), Cut(COMMON_CUT, Offset(6)))
     own, common = {COMPACTED_LOG: Offset(5)}, {COMPACTED_LOG: Offset(6)}
     assert logs.ends_at(1, [COMPACTED_LOG], common=False) == EndsAtCut(1, own)

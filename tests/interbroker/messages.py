@@ -95,7 +95,13 @@ ANSWERS = (
     LogAdded(Refusal.CONCURRENT),
     Noted(39),
     CutsOf(
-        KnownCuts(40, 7, {LOG: LogCuts(Offset(100), Offset(500), Cut(0, Offset(0)), Cut(40, Offset(480)))}),
+        KnownCuts(
+            8,
+            40,
+            7,
+            {LOG: LogCuts(Offset(100), Offset(500), Cut(0, Offset(0)), Cut(40, Offset(480)))},
+            {LOG: Offset(9)},
+        ),
         {LOG: LogCut(Offset(1), Offset(500), Offset(500))},
     ),
     EndsAtCut(19, {LOG: Offset(210)}),
@@ -167,7 +173,8 @@ def cuts_of(draw: st.DrawFn) -> CutsOf:
     logs = draw(st.lists(LOGS, max_size=3, unique=True))
     known = {log: draw(st.builds(LogCuts, INT64, INT64, ROWS, ROWS)) for log in logs}
     now = {log: draw(st.builds(LogCut, INT64, INT64, INT64)) for log in logs}
-    return CutsOf(KnownCuts(draw(INT64), draw(INT64), known), now)
+    at_oldest = {log: draw(INT64) for log in logs if draw(st.booleans())}
+    return CutsOf(KnownCuts(draw(INT64), draw(INT64), draw(INT64), known, at_oldest), now)
 
 
 COMMAND_BODIES = st.one_of(

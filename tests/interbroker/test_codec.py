@@ -157,11 +157,11 @@ NAME = str(LOG)
         ([2, 1, 1, 1, 0, 18, [1, [NAME], 0]], "the number 0 in place of true or false"),
         ([3, 1, 1, 1, 11, None], "NoneType in place of a number"),
         (
-            [3, 1, 1, 1, 12, [1, 0, {NAME: [0, 1, None, None]}]],
-            "in place of the 7 fields of what a shard knows",
+            [3, 1, 1, 1, 12, [1, 1, 0, {NAME: [0, 1, None, None]}]],
+            "in place of the 8 fields of what a shard knows",
         ),
         (
-            [3, 1, 1, 1, 12, [1, 0, {NAME: [0, 1, [1], None, 0, 1, 1]}]],
+            [3, 1, 1, 1, 12, [1, 1, 0, {NAME: [0, 1, [1], None, None, 0, 1, 1]}]],
             "in place of the 2 fields of a row",
         ),
         ([3, 1, 1, 1, 13, [1, {NAME: None}]], "NoneType in place of a number"),

@@ -7,15 +7,19 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.lowlevel
+import trio.testing
 
 from datalog.cuts import KnownCuts
+from datalog.interface import Cleaned
 from fairlog_types import LogId, Offset, ShardNumber, StorageFailure
-from shard.cut_messages import Hold, KeepEnds, NoCut
+from shard.conversation import Message
+from shard.cut_messages import Cuts, FindCuts, FindEnds, Hold, KeepEnds, NoCut
 from shard.cutting import Cutting
 from shard.kept_cuts import CHECK_S, RECORDS_PER_CUT, SECONDS_PER_CUT, KeptCuts
 from shard.past_cuts import PastCuts
 from tests.shard.neighbours import Cluster, Writer, log_of, open_cluster
-from tests.shard.test_cutting import committing, is_command
+from tests.shard.test_cutting import LONG, committing, is_command
 
 OWN, OTHER = log_of(0), log_of(1)
 BOTH = (OWN, OTHER)
@@ -189,8 +193,16 @@ async def test_no_cut_is_kept_and_nobody_held_while_a_shard_is_down(
         assert not any(is_command(message, Hold) for _, _, message in cluster.way.carried[so_far:])
         assert await find(cluster, 2, {OWN: Offset(0)}) == {OWN: 2}, "its logs are not asked for"
         monkeypatch.undo()
+        unanswered = len(cluster.running[ShardNumber(0)].shard._connections.links._asked)
+        for _ in range(5):
+            assert isinstance(await past_cuts_of(cluster, 0).find(STARTS, records_max=4), NoCut)
+        assert len(cluster.running[ShardNumber(0)].shard._connections.links._asked) == unanswered, "none pile up"
         await cluster.start_again(1, left)
-        assert await find(cluster, 4) == {OWN: 2, OTHER: 2}
+        with trio.fail_after(10):
+            while isinstance(found := await past_cuts_of(cluster, 0).find(STARTS, records_max=4), NoCut):  # noqa: ASYNC110
+                await trio.sleep(0.05)
+        assert isinstance(found, Cuts)
+        assert {log: cut.end for log, cut in found.by_log.items()} == {OWN: 2, OTHER: 2}
 
 
 async def test_cuts_go_on_with_their_numbers_after_restarts(tmp_path: Path) -> None:
@@ -215,6 +227,135 @@ async def copied(cluster: Cluster, end: int) -> None:
             await shard.partitions.by_log[log].visibility.reach(Offset(end))
 
 
+async def test_cut_is_no_newer_than_what_a_shard_has_answered_first(tmp_path: Path) -> None:
+    """The question reaches one shard late. The other's log ended where the reader stands, and has grown since."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.keep_order()
+        writer = await cluster.writer("t")
+        await commit(writer, 5)
+        await keep(cluster)
+        carry = cluster.way.carry
+        late: list[tuple[ShardNumber, ShardNumber, Message]] = []
+
+        def delay(sender: ShardNumber, to: ShardNumber, message: Message) -> None:
+            if is_command(message, FindCuts) and not late:
+                late.append((sender, to, message))
+            else:
+                carry(sender, to, message)
+
+        cluster.way.carry = delay
+        found: list[dict[LogId, int] | None] = []
+
+        async def read() -> None:
+            found.append(await find(cluster, 3, dict.fromkeys(BOTH, Offset(5)), shard=1))
+
+        async with trio.open_nursery() as reading:
+            reading.start_soon(read)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            await commit(writer)
+            await keep(cluster)
+            await commit(writer, 4)
+            await copied(cluster, 10)
+            carry(*late[0])
+        assert found == [None]
+        assert await find(cluster, 3, dict.fromkeys(BOTH, Offset(5)), shard=1) == {OWN: 6, OTHER: 6}
+
+
+async def test_search_begins_again_if_rows_go_meanwhile(tmp_path: Path) -> None:
+    """Compaction forgets cuts of one log: what is found behind it is as if they had never been there."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.keep_order()
+        writer = await cluster.writer("t")
+        for _ in range(8):
+            await commit(writer)
+            await keep(cluster)
+        own_cuts = cluster.running[ShardNumber(0)].shard._connections.past_cuts._own_cuts
+        find_ends, cleaned = own_cuts.find_ends, [False]
+
+        async def clean_and_find(question: FindEnds) -> object:
+            if not cleaned[0]:
+                cleaned[0] = True
+                with cluster.shards[ShardNumber(0)].data_logs.write() as writing:
+                    writing.put_cleaned(OWN, Cleaned(Offset(6), 100, None, ()))
+                    assert writing.forget_cleaned_cuts(OWN, rows_max=1000) == 6
+            return await find_ends(question)
+
+        assert await find(cluster, 8) == {OWN: 4, OTHER: 4}
+        own_cuts.find_ends = clean_and_find
+        assert await find(cluster, 8) == {OWN: 6, OTHER: 6}
+        assert cleaned == [True]
+
+
+async def test_old_cuts_are_found_beside_a_shard_that_was_added_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is empty at its first cut: so it was at all older ones."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.keep_order()
+        writer = await cluster.writer("t")
+        own_cuts = cluster.running[ShardNumber(1)].shard._connections.past_cuts._own_cuts
+        with monkeypatch.context() as patched:
+            patched.setattr(own_cuts, "keep", lambda _message: trio.lowlevel.checkpoint)
+            for number in range(20):
+                await writer.write({OWN: [b"x"]})
+                assert await writer.end() is None
+                await cluster.shards[ShardNumber(0)].partitions.by_log[OWN].visibility.reach(Offset(number + 1))
+                assert await cutting_of(cluster, 0).keep() is None
+        await keep(cluster)
+        await commit(writer, 2)
+        await keep(cluster)
+        await commit(writer)
+        await copied(cluster, 3)
+        assert [await find(cluster, limit) for limit in (1, 5, 19)] == [{OWN: end, OTHER: 0} for end in (1, 5, 19)]
+        assert await find(cluster, 24) == {OWN: 22, OTHER: 2}
+        # A reader who is behind what the shard had at its first cut gets all of it as one step.
+        await cluster.start_again(0, cluster.kill(0))
+        assert await find(cluster, 1, {OTHER: Offset(0)}) == {OTHER: 2}
+
+
+async def test_holds_that_fail_take_a_small_part_of_the_time_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit is under way for as long as a hold waits."""
+    monkeypatch.setattr("shard.cutting.KEEP_SHARE", 100)
+    monkeypatch.setattr("shard.holding.DRAIN_S", 0.5)
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.keep_order()
+        await commit(await cluster.writer("t"))
+        await copied(cluster, 1)
+        commits = cluster.running[ShardNumber(1)].shard._connections.commits
+        commits.began([LONG])
+        found: list[NoCut | None] = []
+
+        async def ask(shard: int) -> None:
+            found.append(await cutting_of(cluster, shard).keep())
+
+        so_far = len(cluster.way.carried)
+        async with trio.open_nursery() as asking:
+            for shard in (0, 0, 1):
+                asking.start_soon(ask, shard)
+        holds = [message for _, _, message in cluster.way.carried[so_far:] if is_command(message, Hold)]
+        assert (len(holds), [type(none) for none in found]) == (1, [NoCut] * 3)
+        cutting = cutting_of(cluster, 0)
+        assert cutting._keep_earliest_s - trio.current_time() > 45
+
+
+async def test_shard_whose_disk_is_busy_stores_no_further_cut(tmp_path: Path) -> None:
+    """It does not know it then. What it would store later needs room meanwhile."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.keep_order()
+        writer = await cluster.writer("t")
+        await commit(writer)
+        own_cuts = cluster.running[ShardNumber(1)].shard._connections.past_cuts._own_cuts
+        async with own_cuts._storing:
+            for _ in range(2):
+                assert await cutting_of(cluster, 0).keep() is None
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        await keep(cluster)
+        found = [cluster.shards[number].data_logs.ends_at(2, [], common=True).number for number in cluster.shards]
+        assert found == [2, 0]
+
+
 def keep_alone(cluster: Cluster, shard: int) -> None:
     """As a node of one shard does with what it copies."""
     with cluster.running[ShardNumber(shard)].shard.data_logs.write() as writer:
@@ -233,7 +374,7 @@ async def test_cuts_from_when_there_was_one_shard_can_be_used(tmp_path: Path) ->
         assert await find(cluster, 1) == {OWN: 1, OTHER: 0}
         assert await find(cluster, 4) == {OWN: 1, OTHER: 0}
         await keep(cluster)
-        assert cluster.shards[ShardNumber(1)].data_logs.known_cuts({}) == KnownCuts(2, 0, {})
+        assert cluster.shards[ShardNumber(1)].data_logs.known_cuts({}) == KnownCuts(2, 2, 0, {}, {})
         assert await find(cluster, 1) == {OWN: 1, OTHER: 0}
         assert await find(cluster, 4, {OWN: Offset(1), OTHER: Offset(0)}) is None
         await commit(writer)
