@@ -57,19 +57,18 @@ class HoldingNode:
 
     def _ask(self, body: Hold | Release) -> bool:
         self._commands += 1
-        command = Command(0, 0, self._commands, self._commands - 1, body)
         try:
-            self._connection.sendall(self._sealer.seal([encode(command)]))
+            self._connection.sendall(self._sealer.seal(encode(Command(0, 0, self._commands, self._commands - 1, body))))
             (length,) = _LENGTH.unpack(_received(self._connection, _LENGTH.size))
             # Of one that is longer the code is wrong.
             frame = _received(self._connection, min(length, TAG_BYTES + _REPLY_BYTES_MAX))
-            replies = [decode_untrusted(each) for each in self._opener.open_untrusted(frame)]
+            reply = decode_untrusted(self._opener.open_untrusted(frame))
         except (OSError, Malformed) as error:
             raise CannotHold(_unreachable(error)) from error
-        match replies:
-            case [Reply(body=Held(is_held))]:
+        match reply:
+            case Reply(body=Held(is_held)):
                 return is_held
-            case [Reply(body=NoCut(reason))]:
+            case Reply(body=NoCut(reason)):
                 raise CannotHold(reason)
             case _:
                 raise CannotHold(f"shard {TAKER} gives an answer that is none")

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from fairlog_types import ShardNumber
 
-VERSION = 3
+VERSION = 2
 """Of the handshake, the frames and the messages together. All processes of a data directory speak the same one."""
 
 TOOL = ShardNumber(2**32 - 1)

@@ -1,10 +1,7 @@
 """The connections between the processes of one data directory. Implements `shard.links.Transport`.
 
-    send ─▶ encode ─▶ queue ─▶ writer: seal all that is there ┈┈▶ FrameReader ─▶ open, decode ─▶ receive, for each
-            └──────────── outgoing connection of A to B ───┘     └──── incoming connection of B from A ────┘
-
-What is said to a shard in one turn of the loop goes out as one frame, when the writer has its turn: a code, a call of
-the system and a wake-up of the other process cost more than a message.
+    send ─▶ encode, seal ─▶ at once, or by a queue and its writer ┈┈▶ FrameReader ─▶ open, decode ─▶ receive
+            └───────────────── outgoing connection of A to B ──┘     └── incoming connection of B from A ──┘
 
 Each direction has a connection of its own: what A sends to B goes over the one that A has opened, so nobody has to
 settle which of two is the right one. A side keeps opening it, with a short pause, and asks for the address each time: a
@@ -24,7 +21,6 @@ A tool may connect, too, if it is to be served (`serving_tools`): it is none of 
 from __future__ import annotations
 
 import secrets
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 
@@ -37,7 +33,7 @@ from fairlog.edge.malformed import Malformed
 from fairlog.edge.sending import taken_at_once
 from fairlog.interbroker.codec import MESSAGE_BYTES_MAX, decode_untrusted, encode
 from fairlog.interbroker.handshake import NONCE_BYTES, TOOL, Accepting, Connecting, Handshake, Identity, Refused
-from fairlog.interbroker.sealing import LENGTH_BYTES, TAG_BYTES, Opener, Sealer
+from fairlog.interbroker.sealing import TAG_BYTES, Opener, Sealer
 from fairlog.interbroker.serving_tools import WhileAllHold, serve_tool
 from fairlog_types import ShardNumber
 from shard.conversation import Message
@@ -52,13 +48,8 @@ PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 1.0
 """Between two attempts to connect: doubled each time."""
 
-QUEUE_BYTES_MAX = LENGTH_BYTES + MESSAGE_BYTES_MAX
-"""Of one peer: what a peer that does not read can take up. It is a single message, or several, and fits in one frame.
-"""
-
-FRAME_BYTES = 64 << 10
-"""A frame takes no further message behind so much: the other side does nothing else while it reads one. With small
-messages that takes some ten milliseconds."""
+QUEUE_BYTES_MAX = 16 << 20
+"""Of one peer: what a peer that does not read can take up. A single message may be as large."""
 
 log = structlog.get_logger("fairlog.interbroker")
 
@@ -100,11 +91,10 @@ class Peers:
         outgoing = self._outgoing.get(shard)
         if outgoing is None:
             return
-        encoded = encode(message)
-        size = len(encoded)
-        if size > MESSAGE_BYTES_MAX:
-            self._warn(f"shard {shard}", "a message is too large to be sent", bytes=size, most=MESSAGE_BYTES_MAX)
-        elif not outgoing.put(encoded):
+        body = encode(message)
+        if len(body) > MESSAGE_BYTES_MAX:
+            self._warn(f"shard {shard}", "a message is too large to be sent", bytes=len(body), most=MESSAGE_BYTES_MAX)
+        elif not outgoing.put(body):
             self._warn(
                 f"shard {shard}",
                 "messages are dropped",
@@ -230,7 +220,7 @@ class Peers:
 
     async def _read(self, shard: ShardNumber, stream: trio.SocketStream, opener: Opener) -> None:
         """Until the connection ends, or another one of the same shard takes its place."""
-        frames = FrameReader(stream, frame_bytes_max=TAG_BYTES + QUEUE_BYTES_MAX)
+        frames = FrameReader(stream, frame_bytes_max=TAG_BYTES + MESSAGE_BYTES_MAX)
         if shard in self._incoming:
             self._incoming[shard].cancel()
         self._came[shard].set()
@@ -238,8 +228,7 @@ class Peers:
             self._incoming[shard] = scope
             try:
                 while (frame := await frames.next_frame()) is not None:
-                    for encoded in opener.open_untrusted(bytes(frame)):
-                        self._receive(shard, decode_untrusted(encoded))
+                    self._receive(shard, decode_untrusted(opener.open_untrusted(bytes(frame))))
             finally:
                 if self._incoming.get(shard) is scope:
                     del self._incoming[shard]
@@ -256,43 +245,35 @@ class _Outgoing:
     def __init__(self, stream: trio.SocketStream, sealer: Sealer) -> None:
         self._stream = stream
         self._sealer = sealer
-        self._queue: deque[bytes] = deque()
+        self._queue: list[bytes] = []
         self._bytes = 0
         """In the queue, and under way to the system."""
         self._filled = trio.Event()
 
-    def put(self, encoded: bytes) -> bool:
-        """Queue a message; False if there is no room for it."""
-        size = LENGTH_BYTES + len(encoded)
-        if self._bytes + size > QUEUE_BYTES_MAX:
+    def put(self, body: bytes) -> bool:
+        """Send a message, or queue what the system does not take of it at once; False if there is no room for it."""
+        if self._bytes and self._bytes + len(body) > QUEUE_BYTES_MAX:
             return False
-        self._queue.append(encoded)
-        self._bytes += size
+        frame = self._sealer.seal(body)
+        if not self._bytes:
+            with suppress(OSError):  # `write` finds that the connection is broken
+                frame = frame[taken_at_once(self._stream.socket.fileno(), (frame,)) :]
+            if not frame:
+                return True
+        self._queue.append(frame)
+        self._bytes += len(frame)
         self._filled.set()
         return True
 
     async def write(self) -> None:
         """Send what is queued, until the connection breaks or this is cancelled."""
-        with suppress(OSError, trio.BrokenResourceError):  # who waits for the end of the stream sees it, too
+        with suppress(trio.BrokenResourceError):  # who waits for the end of the stream sees it, too
             while True:
                 await self._filled.wait()
-                messages, size = self._of_one_frame()
-                frame = self._sealer.seal(messages)
-                rest = frame[taken_at_once(self._stream.socket.fileno(), (frame,)) :]
-                if rest:
-                    await self._stream.send_all(rest)
-                self._bytes -= size
-
-    def _of_one_frame(self) -> tuple[Sequence[bytes], int]:
-        """The first messages of the queue, and their bytes."""
-        messages: list[bytes] = []
-        size = 0
-        while self._queue and size < FRAME_BYTES:
-            messages.append(self._queue.popleft())
-            size += LENGTH_BYTES + len(messages[-1])
-        if not self._queue:
-            self._filled = trio.Event()
-        return messages, size
+                self._filled = trio.Event()
+                data, self._queue = b"".join(self._queue), []
+                await self._stream.send_all(data)
+                self._bytes -= len(data)
 
 
 async def _shake_hands(stream: trio.SocketStream, handshake: Handshake) -> None:

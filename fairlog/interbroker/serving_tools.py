@@ -78,12 +78,11 @@ class _Tool:
         frame = await self._frames.next_frame()
         if frame is None:
             return None
-        match [decode_untrusted(each) for each in self._opener.open_untrusted(bytes(frame))]:
-            case [Command() as command]:
-                return command
-            case messages:
-                raise Malformed(f"{', '.join(type(it).__name__ for it in messages)}, where a tool's command should be")
+        message = decode_untrusted(self._opener.open_untrusted(bytes(frame)))
+        if not isinstance(message, Command):
+            raise Malformed(f"{type(message).__name__}, where a tool's command should be")
+        return message
 
     async def answer(self, command: Command, body: Held | NoCut) -> None:
         """Raises BrokenResourceError."""
-        await self._stream.send_all(self._sealer.seal([encode(Reply(0, 0, command.number, body))]))
+        await self._stream.send_all(self._sealer.seal(encode(Reply(0, 0, command.number, body))))

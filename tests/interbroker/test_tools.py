@@ -219,14 +219,14 @@ async def test_what_no_tool_may_say_ends_the_connection(
     recorded, key = await directory.connect_as(TOOL, process)
     sealer = Sealer(key)
     for message in messages:
-        await recorded.send(sealer.seal([encode(message)]))
+        await recorded.send(sealer.seal(encode(message)))
     assert await recorded.is_closed()
 
 
 async def test_answer_cannot_be_made_of_what_the_tool_has_sent(directory: Directory, process: Process) -> None:
     """Each direction has its key."""
     recorded, key = await directory.connect_as(TOOL, process)
-    await recorded.send(Sealer(key).seal([encode(Command(0, 0, 1, 0, Hold(1)))]))
+    await recorded.send(Sealer(key).seal(encode(Command(0, 0, 1, 0, Hold(1)))))
     length = await recorded.receive_exactly(4)
     frame = await recorded.receive_exactly(int.from_bytes(length, "big"))
     with pytest.raises(Malformed):
