@@ -4,7 +4,7 @@ Each shard looks every CHECK_S whether it has copied RECORDS_PER_CUT since the l
 SECONDS_PER_CUT have passed. Then it has the taker of cuts take one (`shard.cutting`), which all shards keep. So a limit
 is rounded up by what is copied meanwhile. A node to which nobody writes takes no cuts.
 
-A node of one shard takes none here either: every commit of its data logs leaves a cut (`datalog.cuts`).
+A node of one shard has nothing of this: its data logs keep cuts of their own (`datalog.cuts`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairlog_types import StorageFailure
 from shard.cut_messages import NoCut
 
 CHECK_S = 1.0
-"""A hold takes some ten milliseconds, in which commits wait."""
+"""How often a shard looks, and so how often cuts are kept at the most: commits wait while one is taken."""
 
 RECORDS_PER_CUT = 10_000
 """In one of the shards: the smallest micro-batch that is of use."""
