@@ -97,9 +97,7 @@ def _require_own_user(data_dir: Path) -> None:
 
 
 def _refused(data_dir: Path, reason: str) -> BackupRefused:
-    return BackupRefused(
-        f"no node runs in {data_dir}, and what its shards had decided when it stopped cannot be finished: {reason}"
-    )
+    return BackupRefused(f"what the shards in {data_dir} had decided when they stopped cannot be finished: {reason}")
 
 
 class _Settling:
