@@ -68,6 +68,7 @@ class Neighbourhood:
             cluster.internal_address,
             self._receive,
             connected=self._connected,
+            disconnected=self._disconnected,
             while_all_hold=self._while_all_hold if cluster.shard == TAKER else None,
         )
         self.neighbours = Neighbours(cluster.placement, self._other_shard_of, self._peers)
@@ -96,6 +97,10 @@ class Neighbourhood:
     def _connected(self, shard: ShardNumber) -> None:
         assert self._shard is not None
         self._shard.connected(shard)
+
+    def _disconnected(self, shard: ShardNumber) -> None:
+        assert self._shard is not None
+        self._shard.disconnected(shard)
 
     async def _while_all_hold(self, inside: Callable[[], Awaitable[None]]) -> bool | NoCut:
         assert self._shard is not None

@@ -205,6 +205,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     serving.cancel_scope.deadline = closing_at
                     groups.stop()
                     server.stop()
+                    shard.stop()
                     background.start_soon(_close_links_at, closing_at, shard)
                 if shard.failure is None:
                     with trio.move_on_at(closing_at):
@@ -217,7 +218,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
 
 
 async def _close_links_at(time_s: float, shard: Shard) -> None:
-    """Requests that wait for another shard are shielded: its process may be down, and must not keep this one up."""
+    """Requests that wait for another shard are shielded: one that does not answer must not keep this one up."""
     await trio.sleep_until(time_s)
     shard.close_links()
 

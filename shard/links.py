@@ -96,6 +96,8 @@ class Links:
         self._executing: dict[ShardNumber, set[trio.CancelScope]] = {}
         """By shard, what its present epoch has asked for."""
         self._nursery: trio.Nursery | None = None
+        self._lost: set[ShardNumber] = set()
+        self._stops = False
         self._closed = False
 
     @property
@@ -109,7 +111,7 @@ class Links:
 
     def ask(self, shard: ShardNumber, body: Any) -> Asked:
         """Say it to that shard, in this step, and until it is answered."""
-        if self._closed:
+        if self._closed or (self._stops and shard in self._lost):
             asked = Asked()
             asked.give_up()
             return asked
@@ -157,9 +159,31 @@ class Links:
         for asked in self._asked.values():
             asked.give_up()
 
+    def stop(self) -> None:
+        """This shard stops: from now on it waits for no shard that is lost, which may have stopped before it."""
+        self._stops = True
+        for shard in self._lost:
+            self._give_up(shard)
+
+    def lost(self, shard: ShardNumber) -> None:
+        """No message reaches that shard, until it is `reached`."""
+        self._lost.add(shard)
+        if self._stops:
+            self._give_up(shard)
+
+    def reached(self, shard: ShardNumber) -> None:
+        """Messages reach that shard again: what it has not answered need not wait for its time."""
+        self._lost.discard(shard)
+        self.repeat(shard)
+
     def repeat(self, shard: ShardNumber, after_s: float = 0.0) -> None:
-        """Say again what that shard has not answered for so long: by default all of it, on a new connection."""
+        """Say again what that shard has not answered for so long."""
         self._send(shard, self._speakers[shard].repeat(trio.current_time(), after_s))
+
+    def _give_up(self, shard: ShardNumber) -> None:
+        for (of, _), asked in self._asked.items():
+            if of == shard:
+                asked.give_up()
 
     def _hear(self, shard: ShardNumber, message: Hello | Command, nursery: trio.Nursery) -> None:
         listener = self._listeners[shard]

@@ -203,12 +203,22 @@ class Shard:
         self._connections.links.receive(shard, message)
 
     def connected(self, shard: ShardNumber) -> None:
-        """Messages can be sent to a neighbour again: what it has not answered need not wait for its time."""
+        """Messages can be sent to a neighbour, again after `disconnected`."""
         assert self._connections is not None
-        self._connections.links.repeat(shard)
+        self._connections.links.reached(shard)
+
+    def disconnected(self, shard: ShardNumber) -> None:
+        """Messages cannot be sent to a neighbour."""
+        assert self._connections is not None
+        self._connections.links.lost(shard)
+
+    def stop(self) -> None:
+        """Let nobody wait for a neighbour that is disconnected: this shard stops, and the neighbour may have, too."""
+        if self._connections is not None:
+            self._connections.links.stop()
 
     def close_links(self) -> None:
-        """Let nobody wait for a neighbour any more, nor for a hold of one: this shard stops."""
+        """Let nobody wait for a neighbour any more, nor for a hold of one."""
         if self._connections is not None:
             self._connections.links.close()
             self._connections.commits.close()

@@ -66,16 +66,19 @@ class Peers:
         receive: Callable[[ShardNumber, Message], None],
         *,
         connected: Callable[[ShardNumber], None] = lambda _shard: None,
+        disconnected: Callable[[ShardNumber], None] = lambda _shard: None,
         while_all_hold: WhileAllHold | None = None,
     ) -> None:
         """`address_of` is where a shard's process listens now, None while nobody knows. `receive` gets each message
-        and who sent it; `connected` is called when messages can be sent to a shard, again after each break. Neither
-        may raise: that is our bug, and ends `run`. `while_all_hold` is what tools are served with; None: they are not.
+        and who sent it; `connected` is called when messages can be sent to a shard, again after each break, and
+        `disconnected` when they cannot: at a break, and after each attempt to connect. None of them may raise: that is
+        our bug, and ends `run`. `while_all_hold` is what tools are served with; None: they are not.
         """
         self._own = Identity(shard, cluster_id, secret)
         self._address_of = address_of
         self._receive = receive
         self._connected = connected
+        self._disconnected = disconnected
         self._while_all_hold = while_all_hold
         self._outgoing: dict[ShardNumber, _Outgoing] = {}
         """Connections over which messages can be sent."""
@@ -132,6 +135,7 @@ class Peers:
         while True:
             came = self._came[shard] = trio.Event()
             reason = await self._connect_and_write(shard)
+            self._disconnected(shard)
             if reason is None:
                 pause_s = PAUSE_MIN_S
             elif pause_s >= PAUSE_MAX_S:  # not while the processes start side by side

@@ -33,6 +33,7 @@ class Process:
         self._directory = directory
         self._received_in, self._received = trio.open_memory_channel[tuple[ShardNumber, Message]](1000)
         self._connected_in, self._connected = trio.open_memory_channel[ShardNumber](1000)
+        self._disconnected_in, self._disconnected = trio.open_memory_channel[ShardNumber](1000)
         self.peers = Peers(
             self.shard,
             cluster,
@@ -40,6 +41,7 @@ class Process:
             directory.addresses.get,
             lambda sender, message: self._received_in.send_nowait((sender, message)),
             connected=self._connected_in.send_nowait,
+            disconnected=self._disconnected_in.send_nowait,
             while_all_hold=while_all_hold,
         )
         self._scope = trio.CancelScope()
@@ -69,6 +71,13 @@ class Process:
     async def connected(self) -> ShardNumber:
         """The next shard to which messages can be sent now."""
         return await self._connected.receive()
+
+    async def disconnected(self) -> ShardNumber:
+        """The next shard to which messages cannot be sent now."""
+        return await self._disconnected.receive()
+
+    def has_disconnected(self) -> int:
+        return self._disconnected.statistics().current_buffer_used
 
     async def receive(self) -> tuple[ShardNumber, Message]:
         """The next message that comes, and from whom."""

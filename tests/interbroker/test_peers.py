@@ -107,6 +107,18 @@ async def test_process_that_comes_back_on_another_port_is_found(
     assert await again.connected() == 0
 
 
+async def test_end_of_a_process_is_told_at_once_and_each_attempt_in_vain(
+    clock: MockClock, directory: Directory, pair: tuple[Process, Process]
+) -> None:
+    a, b = pair
+    while a.has_disconnected():
+        await a.disconnected()  # before both had begun to listen
+    await b.stop()
+    assert await a.disconnected() == 1
+    await trio.sleep(20)
+    assert await a.disconnected() == 1
+
+
 async def test_process_that_comes_back_late_is_found(
     clock: MockClock, directory: Directory, pair: tuple[Process, Process]
 ) -> None:

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from fairlog_types import ShardNumber, StorageFailure
-from shard.conversation import Command, Hello, Message, Welcome
+from shard.conversation import Command, Hello, Message, Reply, Welcome
 from shard.links import REPEAT_AFTER_S, Links
 
 OWN, OTHER = ShardNumber(0), ShardNumber(1)
@@ -100,6 +100,32 @@ async def test_answer_is_given_up_when_the_links_are_closed(links: Links, autoju
     for each in (asked, links.ask(OTHER, "y")):
         with pytest.raises(StorageFailure, match="has stopped before"):
             await each.answer()
+
+
+async def test_shard_that_stops_waits_for_no_lost_one(links: Links) -> None:
+    """Nor does it ask one anything, until that one is reached: both stop, and the other was the first to end."""
+    links.receive(OTHER, Welcome(5, 1))
+    asked = links.ask(OTHER, "x")
+    links.lost(OTHER)
+    assert not asked.is_answered
+    links.stop()
+    for each in (asked, links.ask(OTHER, "y")):
+        with pytest.raises(StorageFailure, match="has stopped before"):
+            await each.answer()
+
+
+async def test_shard_that_stops_waits_for_another_until_it_is_lost(links: Links, sent: Sent) -> None:
+    links.receive(OTHER, Welcome(5, 1))
+    links.lost(OTHER)
+    links.reached(OTHER)
+    links.stop()
+    first, second = links.ask(OTHER, "x"), links.ask(OTHER, "y")
+    (command, _) = (it for it in sent.messages if isinstance(it, Command))
+    links.receive(OTHER, Reply(5, 1, command.number, "answer"))
+    assert await first.answer() == "answer"
+    assert not second.is_answered
+    links.lost(OTHER)
+    assert second.is_answered
 
 
 async def test_new_epoch_of_the_other_shard_ends_what_its_earlier_one_has_asked_for(sent: Sent) -> None:
