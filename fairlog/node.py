@@ -270,6 +270,7 @@ def _take_over_backup(settings: Settings) -> None:
     """If the data directory is a backup, make it one of a node, before anything in it is opened. Blocks."""
     manifest = take_over(
         settings.data_dir,
+        node_id=settings.node_id,
         map_bytes=settings.datalog.map_bytes,
         fsync=Fsync(settings.journal.fsync),
         now_ms=_now_ms(),

@@ -1,6 +1,6 @@
 """The first start in a backup: make an ordinary data directory of it, or refuse.
 
-    backup.json       sizes and checksums are right, there are no other files, the clock is not behind
+    backup.json       of this node, sizes and checksums are right, there are no other files, the clock is not behind
       │ renamed
     restoring.json    cluster store:  producer ids and leader epoch jump ahead of all that were given out since
       │               layout:         of a backup of an earlier version the data logs move to where a shard has them
@@ -33,6 +33,7 @@ from datalog.interface import Mark
 from fairlog.backup.making import checksum
 from fairlog.backup.manifest import BadManifest, Manifest, decode_manifest_untrusted
 from fairlog.cluster.content import StoreContent
+from fairlog.cluster.opening import of_another_node
 from fairlog.cluster.restored import continue_restored
 from fairlog.data_directory import (
     CLUSTER,
@@ -50,24 +51,27 @@ from journal.segment_file import begin_at, make_directory, sync_directory
 from shard.directory import FIRST_SHARD, ShardDirectory, shard_directories, shard_directory
 
 
-def take_over(directory: Path, *, map_bytes: int, fsync: Fsync, now_ms: int) -> Manifest | None:
+def take_over(directory: Path, *, node_id: int, map_bytes: int, fsync: Fsync, now_ms: int) -> Manifest | None:
     """If `directory` is a backup, make a data directory of it; answer its manifest, None if it was none. Blocking.
 
-    To be called with the directory locked, before anything in it is opened. Raises CorruptStorage with a sentence if
-    the backup is unfinished, damaged or not alone; StorageFailure if the disk refuses.
+    To be called with the directory locked, before anything in it is opened. Raises StoreMismatch if it is the backup of
+    a node other than `node_id`; CorruptStorage with a sentence if it is unfinished, damaged or not alone;
+    StorageFailure if the disk refuses.
     """
     try:
-        return _take_over(directory, map_bytes, fsync, now_ms)
+        return _take_over(directory, node_id, map_bytes, fsync, now_ms)
     except OSError as error:
         raise StorageFailure(f"the backup in {directory} cannot be restored: {error}") from error
 
 
-def _take_over(directory: Path, map_bytes: int, fsync: Fsync, now_ms: int) -> Manifest | None:
+def _take_over(directory: Path, node_id: int, map_bytes: int, fsync: Fsync, now_ms: int) -> Manifest | None:
     if (directory / RESTORING).exists():
         manifest = read_manifest(directory / RESTORING)
+        _require_node(directory, manifest, node_id)
         _require_shards(directory)
     elif (directory / MANIFEST).exists():
         manifest = read_manifest(directory / MANIFEST)
+        _require_node(directory, manifest, node_id)
         _require_alone(directory)
         _require_clock(directory, manifest, now_ms)
         check_files(directory, manifest)
@@ -139,6 +143,11 @@ def check_files(directory: Path, manifest: Manifest) -> None:
             raise CorruptStorage(
                 f"{path} does not have the SHA-256 of the backup's manifest: it was damaged, or changed. Copy it again"
             )
+
+
+def _require_node(directory: Path, manifest: Manifest, node_id: int) -> None:
+    if manifest.node_id != node_id:
+        raise of_another_node(directory, manifest.node_id, node_id)
 
 
 def _require_alone(directory: Path) -> None:

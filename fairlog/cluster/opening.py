@@ -116,10 +116,7 @@ def begin(
     put(transaction, added)
     memory = StoreMemory({**found, **added}, shard, features)
     if memory.node.node_id != node_id:
-        raise StoreMismatch(
-            f"the data in {directory.parent} is that of node {memory.node.node_id}, but node_id is {node_id}: "
-            "set node_id to what it was, or give another data directory"
-        )
+        raise of_another_node(directory.parent, memory.node.node_id, node_id)
     if memory.shards != shards:
         raise StoreMismatch(
             f"the data in {directory.parent} is spread over {memory.shards} shard{'s' if memory.shards > 1 else ''}, "
@@ -131,6 +128,14 @@ def begin(
             " there first (UpdateFeatures)"
         )
     return memory
+
+
+def of_another_node(data_dir: Path, found: int, node_id: int) -> StoreMismatch:
+    """The refusal of what is node `found`'s."""
+    return StoreMismatch(
+        f"the data in {data_dir} is that of node {found}, but node_id is {node_id}: "
+        "set node_id to what it was, or give another data directory"
+    )
 
 
 def fix_group_separator(transaction: lmdb.Transaction, directory: Path, separator: str) -> None:

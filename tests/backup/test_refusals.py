@@ -19,6 +19,7 @@ from fairlog.backup.making import BackupFailed, make_backup
 from fairlog.backup.source import BackupRefused, require_source
 from fairlog.backup.taking_over import take_over
 from fairlog.cluster.embedded import EmbeddedStore
+from fairlog.cluster.opening import StoreMismatch
 from fairlog.cluster.restored import PRODUCER_IDS_PER_SECOND, continue_restored
 from fairlog.data_directory import MANIFEST, RESTORED, RESTORING, UNFINISHED
 from fairlog.directory import hold_shard, locked_directory
@@ -65,7 +66,7 @@ def backup(source: Path, tmp_path: Path) -> Path:
 
 
 def start_of(directory: Path) -> object:
-    return take_over(directory, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
+    return take_over(directory, node_id=1, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
 
 
 # --- making one -----------------------------------------------------------------------------------
@@ -351,8 +352,20 @@ def test_backup_that_is_not_whole_is_never_started_from(
 def test_backup_from_the_future_is_refused(backup: Path) -> None:
     """Ids and epochs go on from the clock: one that was set back would give out ids twice."""
     with pytest.raises(CorruptStorage, match=r"was made \d+ s after this machine.s current time: set its clock"):
-        take_over(backup, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms() - 60_000)
+        take_over(backup, node_id=1, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms() - 60_000)
     assert (backup / MANIFEST).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [MANIFEST, RESTORING])
+def test_backup_of_another_node_is_refused_before_anything_in_it_is_changed(backup: Path, name: str) -> None:
+    """With the right node_id it can be started from afterwards."""
+    (backup / MANIFEST).rename(backup / name)
+    before = contents(backup)
+    with pytest.raises(StoreMismatch, match=r"backup is that of node 1, but node_id is 2: set node_id to what it was"):
+        take_over(backup, node_id=2, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
+    assert contents(backup) == before
+    assert start_of(backup)
 
 
 @pytest.mark.slow

@@ -312,7 +312,7 @@ def test_restore_of_several_shards_that_dies_is_gone_on_with(
 
     def restore() -> Manifest | None:
         with locked_directory(backup):
-            return take_over(backup, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
+            return take_over(backup, node_id=1, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
 
     for count in range(PROCESSES):
         with monkeypatch.context() as patch:
