@@ -187,8 +187,11 @@ class Fairlog:
         self._node.kill()
 
     def stop(self) -> None:
+        """In good order; a process that was killed just before, and not yet started again, has not ended so."""
+        ends = len(self.ends())
         status = self._node.stop()
-        assert status == 0, f"the node did not stop well:\n{self.log_tail()}"
+        killed = any("SIGKILL" in end for end in self.ends()[ends:])
+        assert status == 0 or killed, f"the node did not stop well:\n{self.log_tail()}"
 
     def create_topics(self) -> None:
         admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
