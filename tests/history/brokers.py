@@ -191,7 +191,7 @@ class Fairlog:
         ends = len(self.ends())
         status = self._node.stop()
         killed = any("SIGKILL" in end for end in self.ends()[ends:])
-        assert status == 0 or killed, f"the node did not stop well:\n{self.log_tail()}"
+        assert status == 0 or killed, f"the node did not stop well, but with status {status}:\n{self.log_tail()}"
 
     def create_topics(self) -> None:
         admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
