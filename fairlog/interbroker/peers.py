@@ -48,6 +48,9 @@ PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 1.0
 """Between two attempts to connect: doubled each time."""
 
+START_S = 5.0
+"""What a process may take to start, side by side with others: until then it need not be reached."""
+
 QUEUE_BYTES_MAX = 16 << 20
 """Of one peer: what a peer that does not read can take up. A single message may be as large."""
 
@@ -131,14 +134,14 @@ class Peers:
     # To others.
 
     async def _keep_connected(self, shard: ShardNumber) -> None:
-        pause_s = PAUSE_MIN_S
+        pause_s, away_since_s = PAUSE_MIN_S, trio.current_time()
         while True:
             came = self._came[shard] = trio.Event()
             reason = await self._connect_and_write(shard)
             self._disconnected(shard)
             if reason is None:
-                pause_s = PAUSE_MIN_S
-            elif pause_s >= PAUSE_MAX_S:  # not while the processes start side by side
+                pause_s, away_since_s = PAUSE_MIN_S, trio.current_time()
+            elif trio.current_time() - away_since_s >= START_S:
                 self._warn(f"shard {shard}", "a shard cannot be reached", reason=reason, action="trying again")
             await trio.sleep(PAUSE_MIN_S)
             with trio.move_on_after(pause_s - PAUSE_MIN_S):

@@ -17,7 +17,7 @@ from fairlog.edge.frames import Buffer
 from fairlog.edge.sending import taken_at_once
 from fairlog.interbroker import peers
 from fairlog.interbroker.codec import MESSAGE_BYTES_MAX, decode_untrusted, encode
-from fairlog.interbroker.peers import HANDSHAKE_S, QUEUE_BYTES_MAX, STRANGERS_MAX
+from fairlog.interbroker.peers import HANDSHAKE_S, PAUSE_MAX_S, QUEUE_BYTES_MAX, START_S, STRANGERS_MAX
 from fairlog.interbroker.sealing import Opener, Sealer
 from fairlog_types import ShardNumber
 from shard.commands import Failed
@@ -117,6 +117,18 @@ async def test_end_of_a_process_is_told_at_once_and_each_attempt_in_vain(
     assert await a.disconnected() == 1
     await trio.sleep(20)
     assert await a.disconnected() == 1
+
+
+async def test_process_that_is_away_for_longer_than_a_start_takes_is_named_in_the_log(
+    clock: MockClock, pair: tuple[Process, Process]
+) -> None:
+    _, b = pair
+    with structlog.testing.capture_logs() as lines:
+        await b.stop()
+        await trio.sleep(START_S - 1)
+        assert "a shard cannot be reached" not in {line["event"] for line in lines}
+        await trio.sleep(1 + PAUSE_MAX_S)
+        assert "a shard cannot be reached" in {line["event"] for line in lines}
 
 
 async def test_process_that_comes_back_late_is_found(
