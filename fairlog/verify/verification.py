@@ -33,6 +33,7 @@ from datalog.stored import StoredLogs, parse_log_untrusted
 from fairlog import data_directory
 from fairlog.cluster.content import StoreContent
 from fairlog.cluster.interface import Topic
+from fairlog.supervisor import allotment
 from fairlog.topic_configs import mode_of
 from fairlog.verify.batches import DensityCheck, LogCheck, read_batch
 from fairlog.verify.committed_offsets import check_committed_offset
@@ -150,6 +151,10 @@ class Verification:
         self.summary.counts["shards"] = len(shards)
         for name in strangers_among_shards(self._directory):
             yield Violation(name, "is not the directory of a shard")
+        try:
+            allotment.load(self._directory, store.shards)
+        except _DAMAGE as error:
+            yield Violation(str(self._directory), str(error))
         for shard in shards:
             yield from self._read_persisted_groups(shard)
             yield from self._read_tables(shard)

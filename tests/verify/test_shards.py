@@ -107,6 +107,10 @@ def leave_a_stranger(shards: Shards) -> None:
     (shards[0].path.parent / "old").mkdir()
 
 
+def allot_a_shard_to_nobody(shards: Shards) -> None:
+    (shards[0].data_dir / "allotment").write_text('{"version": 1, "processes": [0]}')
+
+
 PLANTED: list[tuple[Callable[[Shards], None], str]] = [
     (damage_a_batch, "-1 (t-"),
     (damage_a_local_journal, "shards/1/journals/local/t-"),
@@ -121,6 +125,7 @@ PLANTED: list[tuple[Callable[[Shards], None], str]] = [
     (lose_all_shards, "has no shard"),
     (lose_the_data_logs, "shards/1/datalog/data.mdb"),
     (damage_the_groups, "shards/1/groups/data.mdb"),
+    (allot_a_shard_to_nobody, "allotment does not say which process serves which shard: remove it"),
     (leave_a_stranger, "shards/old: is not the directory of a shard"),
 ]
 
