@@ -119,6 +119,7 @@ class Connection:
         self._stream = stream
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
         self._client = client
+        self._log_debug = log.bind().debug  # `log` itself binds for each line, also for those that nobody wants
         self._router = router
         self._frames = FrameReader(
             stream,
@@ -409,7 +410,7 @@ class Connection:
                 first += 1
 
     def _log_request(self, started: Started, *, answer_bytes: int) -> None:
-        log.debug(
+        self._log_debug(
             "request",
             api=started.api_name,
             version=started.version,

@@ -52,6 +52,7 @@ class Router:
 
     def __init__(self, broker: Broker, apis: Iterable[Api[Any]]) -> None:
         self._broker = broker
+        self._is_alone = broker.is_alone  # asked for each request; another number of shards begins with a start
         self._apis: Mapping[int, Api[Any]] = {api.key: api for api in apis}
         self._served = {key: api.served for key, api in sorted(self._apis.items()) if api.advertised}
         self._encoded = EncodedAnswers()
@@ -120,7 +121,7 @@ class Router:
             self.fetch_sessions,
             statistics.errors,
         )
-        if not self._broker.is_alone:
+        if not self._is_alone:
             await self._broker.cluster.catch_up()
         reply = await api.handle(context, request)
         header = Writer(flexible=flexible and api.answer_header_tagged)

@@ -82,8 +82,8 @@ async def read(
     None: the turn ended meanwhile. Raises CorruptStorage, StorageFailure. Cancelled, or after an error: the list has
     lost track of what was pending, and whoever goes on with it makes all its logs pending again.
     """
-    turn, reads = logs.turn, dict[W, R]()
-    partitions = broker.partitions
+    turn, partitions = logs.turn, broker.partitions
+    reads: dict[W, R] = {}
     waited_out = False
     while True:
         looked_at: list[R] = []

@@ -156,11 +156,20 @@ async def handle(context: Context, request: FetchRequest) -> Reply:
 
 
 async def _finish(context: Context, request: FetchRequest, deadline: float, room: AnswerRoom) -> Answer:
+    """Read the session's partitions, or wait for records, and answer."""
     session = await _session(context, request)
     if isinstance(session, SessionRefusal):
         return await encode(context, request, 0, {}, FETCH_SESSION_REFUSALS[session])
     try:
-        found = await _fetch(context, request, session, deadline, room)
+        lines = await read(
+            context.broker,
+            session,
+            functools.partial(_look_up, context, committed_only=request.committed_only),
+            plan=ReadPlan(bytes_min=request.min_bytes, bytes_max=request.max_bytes),
+            room=room,
+            long_poll=functools.partial(context.client.long_poll, deadline),
+        )
+        found = session.why_over if lines is None else await _tell(context, request, session, lines)
         if isinstance(found, SessionRefusal):
             return await encode(context, request, session.id, {}, FETCH_SESSION_REFUSALS[found])
         return await encode(context, request, session.id, found, ErrorCode.NONE)
@@ -223,21 +232,6 @@ async def _put_all(session: FetchSession, request: FetchRequest) -> FetchSession
                 if not session.is_current(turn):
                     return session.why_over
     return session
-
-
-async def _fetch(
-    context: Context, request: FetchRequest, session: FetchSession, deadline: float, room: AnswerRoom
-) -> _Lines | SessionRefusal:
-    """Read the session's partitions, or wait for records; return the entries that the answer must contain."""
-    lines = await read(
-        context.broker,
-        session,
-        functools.partial(_look_up, context, committed_only=request.committed_only),
-        plan=ReadPlan(bytes_min=request.min_bytes, bytes_max=request.max_bytes),
-        room=room,
-        long_poll=functools.partial(context.client.long_poll, deadline),
-    )
-    return session.why_over if lines is None else await _tell(context, request, session, lines)
 
 
 def _look_up(context: Context, asked: CachedPartition, *, committed_only: bool) -> _Line:
