@@ -213,15 +213,15 @@ class Shard:
         self._connections.links.lost(shard)
 
     def stop(self) -> None:
-        """Let nobody wait for a neighbour that is disconnected: this shard stops, and the neighbour may have, too."""
+        """This shard stops, and its neighbours may, too: let nobody wait for a disconnected one, nor for a hold."""
         if self._connections is not None:
             self._connections.links.stop()
+            self._connections.commits.close()
 
     def close_links(self) -> None:
-        """Let nobody wait for a neighbour any more, nor for a hold of one."""
+        """After `stop`: let nobody wait for a neighbour any more."""
         if self._connections is not None:
             self._connections.links.close()
-            self._connections.commits.close()
 
     @property
     def cutting(self) -> Cutting | None:

@@ -113,6 +113,7 @@ class ShardMachine(Machine):
         self.way: Way | None = None
         self.hears: Shard | None = None
         """What takes in messages, as long as it runs."""
+        self._stops = False
         self._links: trio.Nursery | None = None
         self._placed = where
         self._everywhere = False
@@ -132,12 +133,14 @@ class ShardMachine(Machine):
     async def hearing(self, shard: Shard, whole_since: LeaderEpoch) -> AsyncIterator[None]:
         async with trio.open_nursery(strict_exception_groups=True) as nursery:
             await nursery.start(shard.run_links, whole_since)
-            self.hears, self._links = shard, nursery
+            self.hears, self._links, self._stops = shard, nursery, False
             nursery.start_soon(self._serves_in_time)
             try:
                 yield
             finally:
                 self.hears = None
+                for other in self.others:
+                    other.lost(self.number)
             nursery.cancel_scope.cancel()
 
     async def _serves_in_time(self) -> None:
@@ -146,7 +149,18 @@ class ShardMachine(Machine):
             return
         self.world.violate(8, f"process {self.number} has started, and does not serve after {SERVES_S:.0f} s")
 
+    def lost(self, other: ShardNumber) -> None:
+        """The connection to another process has ended: only a shard that stops does anything about it."""
+        if self._stops and self.hears is not None:
+            self.hears.disconnected(other)
+
     def stopping(self, shard: Shard) -> None:
+        self._stops = True
+        shard.stop()
+        for other in self.others:
+            if other.hears is None:
+                shard.disconnected(other.number)
+
         async def close_links() -> None:
             await trio.sleep(GRACE_S)
             shard.close_links()
