@@ -128,7 +128,7 @@ class Commands:
         match body:
             case Begin():
                 participant.begins(shard, body.txid)
-                return lambda: _or_failed(participant.begin(body))
+                return lambda: _or_failed(participant.begin_for(shard, body))
             case Resume():
                 participant.note_coordinator(shard, body.txid)
                 return lambda: _or_failed(participant.resume(body))

@@ -311,9 +311,11 @@ class Participant:
     def said_all(self, shard: ShardNumber, undecided: Mapping[TxId, Undecided]) -> None:
         """It has said what it had decided, and goes on with these: abort what else it had, and take batches again.
 
-        What a log cannot go on with takes no more batches, and *prepare* refuses it.
+        What a log cannot go on with takes no more batches, and *prepare* refuses it. Of logs that are just being added
+        the coordinator has not spoken: they may have begun before this was heard.
         """
         for txid, (logs, is_closed) in undecided.items():
+            was_open = self._open.get(txid.producer_id) == txid
             self._coordinators[txid] = shard
             led = {log: partition for log in logs if (partition := self._partitions.get(log)) is not None}
             resumed = [self._resume_in(partition, txid, logs[log]) for log, partition in led.items()]
@@ -323,7 +325,8 @@ class Participant:
             elif not any(isinstance(answer, str) for answer in resumed):
                 self._open[txid.producer_id] = txid
             self._note_resumed(txid)
-            if all(partition.state.held(txid) is None for partition in led.values()):
+            held = any(partition.state.held(txid) is not None for partition in led.values())
+            if not held and not (was_open and self._is_held(txid)):
                 self._forget(txid)  # it is applied here; nothing more will be said of it
         for txid in self._unsaid.pop(shard, set()) - undecided.keys():
             self._end(txid)
@@ -338,6 +341,9 @@ class Participant:
             self._ended.add(txid)
         else:
             self._discard_everywhere(txid)
+
+    def _is_held(self, txid: TxId) -> bool:
+        return any(partition.state.held(txid) is not None for partition in self._partitions.by_log.values())
 
     def _discard_everywhere(self, txid: TxId) -> None:
         for partition in list(self._partitions.by_log.values()):
@@ -370,6 +376,13 @@ class Participant:
             self._resumed.add(txid)
 
     # --- what the coordinator says ------------------------------------------------------------
+
+    async def begin_for(self, coordinator: ShardNumber, message: Begin) -> Begun:
+        """As `begin`, for the coordinator of that shard, which is noted: also if `said_all` comes meanwhile."""
+        begun = await self.begin(message)
+        if begun.leader_epochs:
+            self._coordinators[message.txid] = coordinator
+        return begun
 
     async def begin(self, message: Begin) -> Begun:
         """See `Participants.begin`. The fence is written the first time an epoch of a producer is seen in a log."""
