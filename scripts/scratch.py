@@ -7,7 +7,7 @@ directory for temporary files is used. Standard library only.
 
 A run that was not green leaves its files, some GiB, for inspection: until the next run begins, which deletes all that
 earlier ones have left. Else a few such runs would fill the memory that the next run's programs need. A run that goes on
-holds a lock in its directory, and keeps it.
+has its directory locked, and keeps it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ ROOM = 8 << 30
 """Bytes that must be free there, and in memory: twice the size of a whole run's files."""
 
 _PREFIX = "fairlog-tests-"
-_LOCK = "in-use"
 
 
 @contextmanager
@@ -39,8 +38,7 @@ def directory() -> Iterator[Path]:
         _delete_what_is_left(place)
     made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=MEMORY if _serves() else None))
     made.chmod(0o711)  # some tests read as another user
-    with (made / _LOCK).open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _locked(made):
         try:
             yield made
         except SystemExit:
@@ -51,9 +49,19 @@ def directory() -> Iterator[Path]:
 
 def _delete_what_is_left(place: Path) -> None:
     for left in place.glob(f"{_PREFIX}*"):
-        with suppress(OSError), (left / _LOCK).open("rb") as lock:  # without the file: it is only just being made
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError), _locked(left):
             shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Raises OSError if another process has it locked."""
+    opened = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(opened)
 
 
 def _serves() -> bool:

@@ -17,7 +17,7 @@ from fairlog.edge.frames import Buffer
 from fairlog.edge.sending import taken_at_once
 from fairlog.interbroker import peers
 from fairlog.interbroker.codec import MESSAGE_BYTES_MAX, decode_untrusted, encode
-from fairlog.interbroker.peers import HANDSHAKE_S, PAUSE_MAX_S, QUEUE_BYTES_MAX, START_S, STRANGERS_MAX
+from fairlog.interbroker.peers import HANDSHAKE_S, PAUSE_MAX_S, PAUSE_MIN_S, QUEUE_BYTES_MAX, START_S, STRANGERS_MAX
 from fairlog.interbroker.sealing import Opener, Sealer
 from fairlog_types import ShardNumber
 from shard.commands import Failed
@@ -114,7 +114,9 @@ async def test_end_of_a_process_is_told_at_once_and_each_attempt_in_vain(
     while a.has_disconnected():
         await a.disconnected()  # before both had begun to listen
     await b.stop()
+    now_s = trio.current_time()
     assert await a.disconnected() == 1
+    assert trio.current_time() - now_s < PAUSE_MIN_S / 2
     await trio.sleep(20)
     assert await a.disconnected() == 1
 
