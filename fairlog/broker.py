@@ -27,6 +27,7 @@ from uuid import UUID
 import trio
 
 from coordinator.answers import Description, Granted, GrantedToEnd, Refusal
+from coordinator.messages import Stopped
 from coordinator.sinks.messages import (
     BatchCommitted,
     CommitBatch,
@@ -358,6 +359,8 @@ class Broker:
             if self.coordinator.has_added(*who, log):
                 return None
             added = await self.coordinator.add_logs(*who, (log,), None)
+        except Stopped:
+            return Refusal.STOPPING
         except StorageFailure:
             return Refusal.STORAGE
         return added if isinstance(added, Refusal) else added[log]

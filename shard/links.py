@@ -87,6 +87,8 @@ class Links:
         """`epoch` grows with every start of this shard."""
         self.welcomed: Callable[[ShardNumber], None] = lambda _shard: None
         """Called when another shard is heard of in a new epoch, after what it had not answered was said again."""
+        self.given_up: Callable[[ShardNumber], None] = lambda _shard: None
+        """Called when this shard stops and does not wait for that one, which is lost."""
         self._transport = transport
         self._executes = executes
         self._speakers = {shard: Speaker(epoch) for shard in others}
@@ -111,13 +113,15 @@ class Links:
 
     def ask(self, shard: ShardNumber, body: Any) -> Asked:
         """Say it to that shard, in this step, and until it is answered."""
-        if self._closed or (self._stops and shard in self._lost):
+        if self._closed:
             asked = Asked()
             asked.give_up()
             return asked
         key, messages = self._speakers[shard].say(body, trio.current_time())
         asked = self._asked[shard, key] = Asked()
         self._send(shard, messages)
+        if self._stops and shard in self._lost:
+            asked.give_up()  # but it is said before what follows, if that shard is reached again
         return asked
 
     def receive(self, shard: ShardNumber, message: Message) -> None:
@@ -160,7 +164,7 @@ class Links:
             asked.give_up()
 
     def stop(self) -> None:
-        """This shard stops: from now on it waits for no shard that is lost, which may have stopped before it."""
+        """This shard stops: from now on it waits for no answer of a shard that is lost, which may have stopped, too."""
         self._stops = True
         for shard in self._lost:
             self._give_up(shard)
@@ -181,6 +185,7 @@ class Links:
         self._send(shard, self._speakers[shard].repeat(trio.current_time(), after_s))
 
     def _give_up(self, shard: ShardNumber) -> None:
+        self.given_up(shard)
         for (of, _), asked in self._asked.items():
             if of == shard:
                 asked.give_up()

@@ -213,15 +213,16 @@ class Shard:
         self._connections.links.lost(shard)
 
     def stop(self) -> None:
-        """This shard stops, and its neighbours may, too: let nobody wait for a disconnected one, nor for a hold."""
+        """This shard stops, and its neighbours may, too: what was asked of a disconnected one is given up, and so is
+        a hold of it."""
         if self._connections is not None:
             self._connections.links.stop()
-            self._connections.commits.close()
 
     def close_links(self) -> None:
-        """After `stop`: let nobody wait for a neighbour any more."""
+        """Let nobody wait for a neighbour any more, nor for a hold of one."""
         if self._connections is not None:
             self._connections.links.close()
+            self._connections.commits.close()
 
     @property
     def cutting(self) -> Cutting | None:
@@ -331,6 +332,7 @@ async def open_shard(
             own_offsets = OwnOffsets(directory.number, leader_epoch)
             commands = Commands(participant, leader_epoch, own_cuts, take_cut, own_offsets, add_log)
             links = Links(leader_epoch, placement.others(directory.number), neighbours.transport, commands)
+            links.given_up = commits.forget
             routed = RoutedParticipants(participant, links, neighbours.shard_of, commits)
             cutting = Cutting(directory.number, own_cuts, links, neighbours.shard_of)
             kept_cuts = KeptCuts(cutting.keep, lambda: partitions.copier_statistics().copied_records)

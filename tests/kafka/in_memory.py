@@ -16,6 +16,7 @@ from uuid import UUID
 import trio
 
 from coordinator.answers import Description, Granted, GrantedToEnd, Refusal
+from coordinator.messages import Stopped
 from coordinator.steps import EPOCH_MAX
 from datalog.offset_entries import CommittedOffset
 from fairlog.broker import Broker
@@ -228,6 +229,8 @@ class MemoryOtherCoordinators:
         """Set when they have said what goes on here, and answer."""
         self.heard.set()
         self.refusal: Refusal | None = None
+        self.stops = False
+        """This shard stops, and does not wait for them."""
         self.added: list[tuple[str, ProducerId, ProducerEpoch, LogId]] = []
 
     async def hear(self, transactional_id: str) -> None:
@@ -237,6 +240,8 @@ class MemoryOtherCoordinators:
         self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId
     ) -> Refusal | None:
         await self.heard.wait()
+        if self.stops:
+            raise Stopped("this shard has stopped")
         self.added.append((transactional_id, producer_id, epoch, log))
         return self.refusal
 

@@ -15,7 +15,7 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest
 from coordinator.answers import Refusal
 from coordinator.transaction_groups import journal_of
 from fairlog.groups.offset_values import TransactionalProducer
-from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.errors import EffectUnknown, ErrorCode
 from fairlog.kafka.handlers import ALL
 from fairlog.kafka.must_abort import PRODUCE, must_abort_code
 from fairlog_types import LogId, ProducerEpoch, ProducerId, TxId
@@ -525,6 +525,14 @@ async def test_batch_is_refused_as_the_other_coordinator_says(ask, memory, led, 
     """Nothing is written."""
     memory.other_coordinators.refusal = refusal
     assert PARTITION_ERROR[0](await ask(0, 12, **produce_in_transaction(another(memory), 12))) == code
+    assert memory.leaders.came_in == []
+
+
+async def test_batch_whose_coordinator_is_not_waited_for_any_more_has_no_answer(ask, memory, led):
+    """This broker stops, and nobody knows whether the log was added. No disk has refused anything."""
+    memory.other_coordinators.stops = True
+    with pytest.raises(EffectUnknown):
+        await ask(0, 12, **produce_in_transaction(another(memory), 12))
     assert memory.leaders.came_in == []
 
 

@@ -53,19 +53,21 @@ class Committing:
             thread.start()
 
     def _commit(self, producer: Producer, name: str) -> None:
-        """Until it is told to stop, or there is no answer to a commit, which may have happened all the same."""
+        """Until there is no answer any more to a commit, which may have happened all the same."""
         for commit in count():
             value = f"{name} {commit}"
             producer.begin_transaction()
             for partition in range(PARTITIONS):
                 producer.produce(TOPIC, value.encode(), partition=partition)
-            try:
-                producer.commit_transaction(COMMIT_S)
-            except KafkaException:
-                return
+            while True:
+                try:
+                    producer.commit_transaction(COMMIT_S)
+                except KafkaException:
+                    if self._stopped.is_set():
+                        return
+                else:
+                    break
             self.answered.append(value)
-            if self._stopped.is_set():
-                return
 
     def wait_for(self, commits: int) -> None:
         deadline = time.monotonic() + WAIT_S
@@ -73,7 +75,7 @@ class Committing:
             assert time.monotonic() < deadline, f"{len(self.answered)} commits after {WAIT_S:.0f} s"
             time.sleep(0.01)
 
-    def stop(self) -> None:
+    def node_has_stopped(self) -> None:
         self._stopped.set()
         for thread in self._threads:
             thread.join(WAIT_S)
@@ -117,7 +119,7 @@ def test_stop_waits_for_no_process_that_has_ended_and_tears_no_transaction(node:
         committing = Committing(node.address, number)
         committing.wait_for(COMMITS)
         assert node.stop(PATIENCE_S) == 0, node.log_tail()
-        committing.stop()
+        committing.node_has_stopped()
         answered += committing.answered
         node.start()
     first, *others = map(sorted, records_of(node.address))

@@ -141,6 +141,33 @@ async def test_taker_that_was_started_again_holds_nobody(tmp_path: Path) -> None
         assert trio.current_time() - began_s < DRAIN_S
 
 
+@pytest.mark.parametrize("is_lost_first", [True, False])
+async def test_shard_that_stops_is_held_by_no_taker_that_is_lost(tmp_path: Path, is_lost_first: bool) -> None:
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.keep_order()
+        await cut_of(cluster, 0)  # they have heard of each other
+        shard = cluster.running[ShardNumber(1)].shard
+        commits = shard._connections.commits
+        assert await commits.hold(ShardNumber(0), 5)()
+        stops = [lambda: shard.disconnected(ShardNumber(0)), shard.stop]
+        for step in stops if is_lost_first else reversed(stops):
+            assert commits._holds
+            step()
+        began_s = trio.current_time()
+        await commits.admit()
+        assert trio.current_time() - began_s < HOLD_S
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+async def test_cut_is_taken_while_a_shard_stops(tmp_path: Path, asked: int) -> None:
+    """Whoever waits for it keeps the shard from ending; and a shard that moves goes alone."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.keep_order()
+        cluster.running[ShardNumber(asked)].shard.stop()
+        with trio.fail_after(HOLD_S):
+            assert await cut_of(cluster, asked) == {OWN: 0, OTHER: 0}
+
+
 async def test_commit_that_takes_long_is_waited_for(tmp_path: Path) -> None:
     """As on a slow disk, where there may always be one."""
     async with open_cluster(tmp_path / "run") as cluster, trio.open_nursery() as nursery:

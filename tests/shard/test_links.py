@@ -102,8 +102,8 @@ async def test_answer_is_given_up_when_the_links_are_closed(links: Links, autoju
             await each.answer()
 
 
-async def test_shard_that_stops_waits_for_no_lost_one(links: Links) -> None:
-    """Nor does it ask one anything, until that one is reached: both stop, and the other was the first to end."""
+async def test_shard_that_stops_waits_for_no_lost_one(links: Links, sent: Sent) -> None:
+    """Both stop, and the other was the first to end. What was said is said again, in its order, if it comes back."""
     links.receive(OTHER, Welcome(5, 1))
     asked = links.ask(OTHER, "x")
     links.lost(OTHER)
@@ -112,6 +112,10 @@ async def test_shard_that_stops_waits_for_no_lost_one(links: Links) -> None:
     for each in (asked, links.ask(OTHER, "y")):
         with pytest.raises(StorageFailure, match="has stopped before"):
             await each.answer()
+    sent.messages.clear()
+    links.reached(OTHER)
+    assert not links.ask(OTHER, "z").is_answered
+    assert [it.body for it in sent.messages if isinstance(it, Command)] == ["x", "y", "z"]
 
 
 async def test_shard_that_stops_waits_for_another_until_it_is_lost(links: Links, sent: Sent) -> None:

@@ -134,13 +134,15 @@ class ShardMachine(Machine):
         async with trio.open_nursery(strict_exception_groups=True) as nursery:
             await nursery.start(shard.run_links, whole_since)
             self.hears, self._links, self._stops = shard, nursery, False
+            for other in self.others:
+                other.reaches(self.number)
             nursery.start_soon(self._serves_in_time)
             try:
                 yield
             finally:
                 self.hears = None
                 for other in self.others:
-                    other.lost(self.number)
+                    other.loses(self.number)
             nursery.cancel_scope.cancel()
 
     async def _serves_in_time(self) -> None:
@@ -149,10 +151,15 @@ class ShardMachine(Machine):
             return
         self.world.violate(8, f"process {self.number} has started, and does not serve after {SERVES_S:.0f} s")
 
-    def lost(self, other: ShardNumber) -> None:
+    def loses(self, other: ShardNumber) -> None:
         """The connection to another process has ended: only a shard that stops does anything about it."""
         if self._stops and self.hears is not None:
             self.hears.disconnected(other)
+
+    def reaches(self, other: ShardNumber) -> None:
+        """The other process has started again."""
+        if self._stops and self.hears is not None:
+            self.hears.connected(other)
 
     def stopping(self, shard: Shard) -> None:
         self._stops = True
