@@ -233,9 +233,8 @@ class FetchSession(Watchlist[CachedPartition]):
 
     def close(self) -> None:
         """The session is no longer used. It and its partitions let go of each other, so that no garbage is left."""
-        for of_topic in self._partitions.values():
-            for partition in of_topic.values():
-                self.unwatch(partition)
+        for partition in self.partitions():
+            self.unwatch(partition)
         self._partitions.clear()
         self.pending.clear()
         self._served.clear()
