@@ -144,6 +144,23 @@ def _read_meanwhile(peer: str, kind: str, direction: str, bound: float) -> Mark:
     return Mark("spark", f"{metric}, {peer}", [Figure(peer, _HUNG, metric)], _itself, direction, bound, "%")
 
 
+def _two_processes(case: str) -> tuple[Mark, Mark]:
+    """What a second process gives to many producers, and what it costs: on two cores the second one decides."""
+    text, cpu = f"{case}, journal-2 ÷ journal", "with a core for each, twice the rate is divided by it"
+    return (
+        Mark(
+            "processes", f"rate, {text}", _both("journal-2", "journal", case, "rate"), _ratio, AT_LEAST, 1.6,
+            note="asks for a core for each process, and others for the clients",
+        ),
+        Mark("processes", f"broker CPU, {text}", _both("journal-2", "journal", case, "broker CPU"), _ratio, note=cpu),
+    )  # fmt: skip
+
+
+def _load_alone(case: str) -> Mark:
+    """Information: the load against a broker that does next to nothing."""
+    return Mark("processes", f"rate, {case}, mock ÷ journal-2", _both("mock", "journal-2", case, "rate"), _ratio)
+
+
 _SMALL, _EVERY_100_MS, _HUNG = "10 × 2", "commit every 100 ms", "one transaction left open"
 _SEEN, _MANY_IDS = "transaction of 10 × 1 KB to 2 partitions", "100,000 ids"
 _BACK_OFF = (
@@ -194,6 +211,15 @@ MARKS: tuple[Mark, ...] = (
         [Figure("journal", _MANY_IDS, f"memory per id, {half} half") for half in ("second", "first")],
         _ratio, AT_MOST, 1.2,
     ),
+    Mark(
+        "processes", "transaction, journal-2, over two shards ÷ within one",
+        [Figure("journal-2", case, "transaction") for case in ("over two shards", "within one shard")],
+        _ratio, AT_MOST, 1.4,
+    ),
+    *_two_processes("16 producers within shards"),
+    *_two_processes("16 producers"),
+    _load_alone("16 producers"),
+    _load_alone("64 producers"),
     _beside_the_connector("source, 1 KB", 0.8),
     _beside_the_connector("sink, 1 KB", 1.0, "ours exactly once, the connector's at least once"),
     _large_batches(),
