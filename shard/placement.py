@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from uuid import UUID
 
 from crc32c import crc32c
 
@@ -47,7 +46,7 @@ class Placement:
             return ShardNumber(0)
         if log.kind == LogKind.OFFSETS.value:
             return ShardNumber(log.partition % self.at_first)
-        first = crc32c(UUID(hex=log.topic).bytes)
+        first = crc32c(bytes.fromhex(log.topic))
         return ShardNumber((first + (0 if together else log.partition)) % (over or self.at_first))
 
     def shard_of_group_journal(self, number: int) -> ShardNumber:

@@ -264,7 +264,7 @@ class EmbeddedStore:
         if log.kind == LogKind.OFFSETS.value:
             known = log.partition < self.offsets_log_count
             return self._placement.shard_of(log, together=False) if known else None
-        topic = self._memory.by_id.get(UUID(hex=log.topic))
+        topic = self._memory.by_log_topic.get(log.topic)
         if topic is None or log.partition >= topic.partitions:
             return None
         return self._placement.shard_of(log, together=_is_together(topic), over=topic.spread_over)

@@ -40,6 +40,8 @@ class StoreMemory:
         self.group_configs: dict[str, Mapping[str, str]] = {}
         self.addresses: dict[int, records.AddressRecord] = {}
         self.by_id: dict[UUID, Topic] = {}
+        self.by_log_topic: dict[str, Topic] = {}
+        """By the `topic` of its logs: who leads a log is asked some twelve times in a transaction's life."""
         self.by_name: dict[str, Topic] = {}
         self.by_folded_name: dict[str, str] = {}
         self.deleting: dict[UUID, Topic] = {}
@@ -154,13 +156,14 @@ class StoreMemory:
             if record.deleting:
                 del self.deleting[topic.topic_id]
             else:
-                del self.by_id[topic.topic_id], self.by_name[topic.name], self.by_folded_name[folded_name(topic.name)]
+                del self.by_id[topic.topic_id], self.by_log_topic[topic.topic_id.hex]
+                del self.by_name[topic.name], self.by_folded_name[folded_name(topic.name)]
         for record in new:
             topic = record.topic
             if record.deleting:
                 self.deleting[topic.topic_id] = topic
             else:
-                self.by_id[topic.topic_id] = self.by_name[topic.name] = topic
+                self.by_id[topic.topic_id] = self.by_log_topic[topic.topic_id.hex] = self.by_name[topic.name] = topic
                 self.by_folded_name[folded_name(topic.name)] = topic.name
 
     def _set_features(self, levels: Mapping[str, int]) -> None:
