@@ -17,7 +17,7 @@ from coordinator.answers import Refusal
 from fairlog.cluster.coordinators import shard_of_transactional_id
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.interbroker.peers import Peers
-from fairlog_types import LeaderEpoch, LogId, ProducerEpoch, ProducerId, ShardNumber
+from fairlog_types import LogId, ProducerEpoch, ProducerId, ShardNumber
 from shard.adding import AddLog
 from shard.conversation import Message
 from shard.cut_messages import NoCut
@@ -80,10 +80,10 @@ class Neighbourhood:
         host, port = self.listeners[0].socket.getsockname()[:2]
         return host, port
 
-    async def open(self, nursery: trio.Nursery, shard: Shard, *, whole_since: LeaderEpoch) -> None:
-        """Begin to carry messages, once the shard leads its logs. `whole_since`: see `Shard.run_links`."""
+    async def open(self, nursery: trio.Nursery, shard: Shard) -> None:
+        """Begin to carry messages, once the shard leads its logs."""
         self._shard = shard
-        await nursery.start(shard.run_links, whole_since)
+        await nursery.start(shard.run_links)
         await nursery.start(self._peers.run, self.listeners, self._cluster.placement.others(self._cluster.shard))
 
     def _other_shard_of(self, log: LogId) -> ShardNumber | None:

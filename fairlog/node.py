@@ -132,14 +132,13 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             topics = LocalTopics(cluster, shard, _now_ms, on_deleted=offsets.topic_deleted)
             await topics.recover()
             await shard.lead(offsets.logs())
-            whole_since = last_run.whole_since(shard.leader_epoch)
 
             async with trio.open_nursery() as background:
                 if neighbourhood is not None:
                     background.start_soon(cluster.run)
                     background.start_soon(live.follow)
-                    await neighbourhood.open(background, shard, whole_since=whole_since)
-                await shard.recover(whole_since=whole_since)
+                    await neighbourhood.open(background, shard)
+                await shard.recover()
                 background.start_soon(shard.partitions.run)
                 await shard.drain()
                 await trio.to_thread.run_sync(last_run.begin, shard.leader_epoch)
@@ -363,7 +362,7 @@ async def _open_shard(
     neighbourhood: Neighbourhood | None,
 ) -> Shard:
     """The shard of this node; it leads nothing yet."""
-    transactions = settings.transactions
+    transactions, leader_epoch = settings.transactions, LeaderEpoch(cluster.starts)
     storage = await stack.enter_async_context(
         open_storage(directory, map_bytes=settings.datalog.map_bytes, watcher=last_run)
     )
@@ -387,10 +386,11 @@ async def _open_shard(
                     group_separator=transactions.group_separator,
                 ),
             ),
-            leader_epoch=LeaderEpoch(cluster.starts),
+            leader_epoch=leader_epoch,
             producer_ids=cluster,
             begun=cluster.group_journals_begun,
             note_begun=cluster.note_group_journals_begun,
+            whole_since=partial(last_run.whole_since, leader_epoch),
             offsets_decided=offset_index.decided,
             now_ms=_now_ms,
             neighbours=None if neighbourhood is None else neighbourhood.neighbours,

@@ -8,11 +8,14 @@ the log, and takes the batch then. It asks as often as it likes: a log that was 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import trio
+
 from coordinator.answers import Refusal
-from fairlog_types import LogId, ProducerEpoch, ProducerId, ShardNumber
+from coordinator.service import Coordinator
+from fairlog_types import LogId, ProducerEpoch, ProducerId, ShardNumber, StorageFailure
+from shard.holding import Commits
 from shard.links import Asked, Links
 
 
@@ -34,9 +37,6 @@ class LogAdded:
     """None: the transaction has the log, on disk."""
 
 
-AddsLog = Callable[[AddLog], Awaitable[LogAdded]]
-
-
 class Adding:
     """Asks other shards' coordinators."""
 
@@ -56,3 +56,23 @@ class Adding:
             asked = self._asked[coordinator, message] = self._links.ask(coordinator, message)
         answer: LogAdded = await asked.answer()
         return answer.refusal
+
+
+class AddingForOthers:
+    """Has this shard's coordinator add logs for the shards that lead them."""
+
+    def __init__(self, coordinator: Coordinator, commits: Commits) -> None:
+        self._coordinator = coordinator
+        self._commits = commits
+
+    async def add(self, message: AddLog) -> LogAdded:
+        """Carry out a command of another shard, once this one has recovered."""
+        await self._commits.until_recovered()
+        who = message.transactional_id, message.producer_id, message.producer_epoch
+        try:
+            added = await self._coordinator.add_logs(*who, (message.log,), None)
+        except StorageFailure:
+            return LogAdded(Refusal.STORAGE)
+        if added is Refusal.STOPPING:
+            await trio.sleep_forever()  # the next start is asked again
+        return LogAdded(added if isinstance(added, Refusal) else added[message.log])

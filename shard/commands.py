@@ -33,7 +33,7 @@ from coordinator.messages import (
 )
 from fairlog_types import CorruptStorage, ShardNumber, StorageFailure, TxId
 from journal.journal import NoFiles
-from shard.adding import AddLog, LogAdded
+from shard.adding import AddingForOthers, AddLog
 from shard.cut_messages import (
     AwaitEnds,
     CutAnswer,
@@ -49,6 +49,7 @@ from shard.cut_messages import (
     Release,
     TakeCut,
 )
+from shard.cutting import Cutting
 from shard.offset_messages import WriteOffsets
 from shard.other_offsets import OwnOffsets
 from shard.own_cuts import OwnCuts
@@ -105,17 +106,17 @@ class Commands:
         participant: Participant,
         epoch: int,
         own_cuts: OwnCuts,
-        take_cut: Callable[[TakeCut | KeepCut], Awaitable[CutAnswer]],
+        cutting: Cutting,
         own_offsets: OwnOffsets,
-        add_log: Callable[[AddLog], Awaitable[LogAdded]],
+        adding: AddingForOthers,
     ) -> None:
-        """`epoch` is that of this shard; `take_cut` takes cuts over all shards; `add_log` is the coordinator's."""
+        """`epoch` is that of this shard; `cutting` takes cuts over all shards."""
         self._participant = participant
         self._epoch = epoch
         self._own_cuts = own_cuts
-        self._take_cut = take_cut
+        self._cutting = cutting
         self._own_offsets = own_offsets
-        self._add_log = add_log
+        self._adding = adding
 
     def restarted(self, shard: ShardNumber) -> None:
         """See `shard.links.Executes`."""
@@ -165,8 +166,10 @@ class Commands:
                 return _at_once(self._own_cuts.note(hold))
             case KeepEnds():
                 return self._own_cuts.keep(body)
-            case TakeCut() | KeepCut():
-                return lambda: self._take_cut(body)
+            case TakeCut(logs):
+                return lambda: self._cutting.cut(logs)
+            case KeepCut():
+                return self._cutting.keep
             case FindCuts():
                 return lambda: _or_no_cut(self._own_cuts.find(body))
             case FindEnds():
@@ -174,7 +177,7 @@ class Commands:
             case WriteOffsets():
                 return lambda: self._own_offsets.write(body)
             case AddLog():
-                return lambda: self._add_log(body)
+                return lambda: self._adding.add(body)
 
 
 def _at_once(answer: CutAnswer) -> Callable[[], Awaitable[CutAnswer]]:

@@ -29,9 +29,8 @@ SECONDS_PER_CUT = 10.0
 class KeptCuts:
     """One shard's."""
 
-    def __init__(self, keep: Callable[[], Awaitable[NoCut | None]], copied_records: Callable[[], int]) -> None:
-        """`keep` has all shards keep a cut; `copied_records` tells how many this one has copied since its start."""
-        self._keep = keep
+    def __init__(self, copied_records: Callable[[], int]) -> None:
+        """`copied_records` tells how many this shard has copied since its start."""
         self._copied_records = copied_records
         self._kept_records = 0
         self._kept_s = trio.current_time()
@@ -49,12 +48,12 @@ class KeptCuts:
             new_records > 0 and trio.current_time() - self._kept_s >= SECONDS_PER_CUT
         )
 
-    async def run(self) -> None:
-        """Have a cut kept whenever one is due; until cancelled."""
+    async def run(self, keep: Callable[[], Awaitable[NoCut | None]]) -> None:
+        """Have all shards keep a cut (`Cutting.keep`) whenever one is due; until cancelled."""
         while True:
             await trio.sleep(CHECK_S)
             if self.is_due:
                 try:
-                    await self._keep()
+                    await keep()
                 except StorageFailure:  # this shard stops
                     return

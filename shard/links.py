@@ -11,7 +11,7 @@ look whether a later command has overtaken it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import trio
 
@@ -80,24 +80,37 @@ _NOTHING = object()
 """In place of an answer that has not come."""
 
 
+class _Hearing(NamedTuple):
+    """What `run` was given, as long as it runs."""
+
+    nursery: trio.Nursery
+    executes: Executes
+    welcomed: Callable[[ShardNumber], None]
+
+
 class Links:
     """What a shard has to do with the others."""
 
-    def __init__(self, epoch: int, others: Iterable[ShardNumber], transport: Transport, executes: Executes) -> None:
-        """`epoch` grows with every start of this shard."""
-        self.welcomed: Callable[[ShardNumber], None] = lambda _shard: None
-        """Called when another shard is heard of in a new epoch, after what it had not answered was said again."""
-        self.given_up: Callable[[ShardNumber], None] = lambda _shard: None
-        """Called when this shard stops and does not wait for that one, which is lost."""
+    def __init__(
+        self,
+        epoch: int,
+        others: Iterable[ShardNumber],
+        transport: Transport,
+        given_up: Callable[[ShardNumber], None],
+    ) -> None:
+        """`epoch` grows with every start of this shard.
+
+        `given_up` is called when this shard stops and does not wait for that one, which is lost.
+        """
         self._transport = transport
-        self._executes = executes
+        self._given_up = given_up
         self._speakers = {shard: Speaker(epoch) for shard in others}
         self._listeners = {shard: Listener(epoch) for shard in self._speakers}
         self._asked: dict[tuple[ShardNumber, int], Asked] = {}
         """By shard and key."""
         self._executing: dict[ShardNumber, set[trio.CancelScope]] = {}
         """By shard, what its present epoch has asked for."""
-        self._nursery: trio.Nursery | None = None
+        self._hearing: _Hearing | None = None
         self._lost: set[ShardNumber] = set()
         self._stops = False
         self._closed = False
@@ -126,10 +139,11 @@ class Links:
 
     def receive(self, shard: ShardNumber, message: Message) -> None:
         """A message of that shard has come. While this one does not run, it is lost."""
-        if self._nursery is None:
+        hearing = self._hearing
+        if hearing is None:
             return
         if isinstance(message, Hello | Command):
-            self._hear(shard, message, self._nursery)
+            self._hear(shard, message, hearing)
             return
         before = self.epoch_of(shard)
         answer, messages = self._speakers[shard].hear(message, trio.current_time())
@@ -138,12 +152,22 @@ class Links:
             self._asked.pop((shard, key)).set(body)
         self._send(shard, messages)
         if self.epoch_of(shard) != before:
-            self.welcomed(shard)
+            hearing.welcomed(shard)
 
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Hear and execute, and say again what is not answered; until cancelled."""
+    async def run(
+        self,
+        executes: Executes,
+        welcomed: Callable[[ShardNumber], None],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Hear and execute, and say again what is not answered; until cancelled.
+
+        `welcomed` is called when another shard is heard of in a new epoch, after what it had not answered was said
+        again. Both come with this call, for what they stand on asks other shards itself.
+        """
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
+            self._hearing = _Hearing(nursery, executes, welcomed)
             task_status.started()
             try:
                 while True:
@@ -154,7 +178,7 @@ class Links:
                         self.repeat(shard, REPEAT_AFTER_S)
                     await trio.sleep(REPEAT_AFTER_S / 2)
             finally:
-                self._nursery = None
+                self._hearing = None
                 self.close()
 
     def close(self) -> None:
@@ -185,24 +209,25 @@ class Links:
         self._send(shard, self._speakers[shard].repeat(trio.current_time(), after_s))
 
     def _give_up(self, shard: ShardNumber) -> None:
-        self.given_up(shard)
+        self._given_up(shard)
         for (of, _), asked in self._asked.items():
             if of == shard:
                 asked.give_up()
 
-    def _hear(self, shard: ShardNumber, message: Hello | Command, nursery: trio.Nursery) -> None:
+    def _hear(self, shard: ShardNumber, message: Hello | Command, hearing: _Hearing) -> None:
         listener = self._listeners[shard]
         heard = listener.hear(message)
         if heard.forget:
             for scope in self._executing.pop(shard, ()):
                 scope.cancel()
-            self._executes.restarted(shard)
+            hearing.executes.restarted(shard)
         if heard.send is not None:
             self._transport.send(shard, heard.send)
         if heard.execute is not None:
             scope = trio.CancelScope()
             self._executing.setdefault(shard, set()).add(scope)
-            nursery.start_soon(self._finish, shard, heard.number, self._executes.execute(shard, heard.execute), scope)
+            result = hearing.executes.execute(shard, heard.execute)
+            hearing.nursery.start_soon(self._finish, shard, heard.number, result, scope)
 
     async def _finish(
         self, shard: ShardNumber, number: int, result: Callable[[], Awaitable[Any]], scope: trio.CancelScope

@@ -45,7 +45,11 @@ class OtherOffsets:
 
 
 class OwnOffsets:
-    """Writes offsets of this shard's groups for other shards, as soon as the groups are served."""
+    """Writes offsets of this shard's groups for other shards, as soon as the groups are served.
+
+    The room of the groups is built on this shard, and reads its data logs before it serves; others may ask before that.
+    So what writes comes with `serve`, and not with the constructor.
+    """
 
     def __init__(self, own: ShardNumber, epoch: int) -> None:
         """`epoch` is that of this start."""

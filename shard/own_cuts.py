@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
-from typing import Protocol
 
 import structlog
 import trio
@@ -19,31 +18,23 @@ from shard.partitions import Partitions
 logger = structlog.get_logger("fairlog.cuts")
 
 
-class LeadsLogs(Protocol):
-    """The shard."""
-
-    @property
-    def partitions(self) -> Partitions: ...
-
-    @property
-    def coordinator(self) -> Coordinates: ...
-
-
 class OwnCuts:
-    """The shard's part of cuts."""
+    """The shard's part of cuts. Implements `shard.ends.Leads`."""
 
-    def __init__(self, shard: Callable[[], LeadsLogs], commits: Commits) -> None:
-        """`shard` is asked for when the first question comes: it is put together behind this part."""
-        self._shard = shard
+    def __init__(
+        self, partitions: Partitions, coordinator: Coordinates, commits: Commits, kept: Callable[[], None]
+    ) -> None:
+        """`kept` is called when the ends that were noted last are about to be stored."""
+        self.partitions = partitions
+        self.coordinator = coordinator
         self._commits = commits
+        self._kept = kept
         self._noted: tuple[int, Mapping[LogId, Offset]] | None = None
         """Within the hold with that number."""
         self._newest = 0
         """The number of the newest cut that is being stored, or is stored."""
         self._storing = trio.Lock()
         """They are stored in the order of their numbers, also if one of them takes long."""
-        self.kept: Callable[[], None] = lambda: None
-        """Called when the ends that were noted last are about to be stored."""
 
     async def await_ends(self, logs: Collection[LogId] | None) -> NoCut | None:
         """Wait until what was answered in the logs before the call can be read; until this shard has recovered, too.
@@ -52,8 +43,8 @@ class OwnCuts:
         """
         await self._commits.until_recovered()
         if logs is None:
-            logs = tuple(self._shard().partitions.by_log)
-        ends = await AskedEnds.ask(self._shard(), logs, wait_s=OWN_WAIT_S)
+            logs = tuple(self.partitions.by_log)
+        ends = await AskedEnds.ask(self, logs, wait_s=OWN_WAIT_S)
         for log in logs:
             refusal = await ends.reached(log)
             if refusal is not None:
@@ -71,13 +62,12 @@ class OwnCuts:
 
     def cut(self, logs: Collection[LogId]) -> Cuts:
         """How far the logs can be read, at this instant."""
-        return Cuts(self._shard().partitions.cut(logs))
+        return Cuts(self.partitions.cut(logs))
 
     def note(self, hold: int) -> Noted:
         """Note how far all logs can be read, at this instant."""
-        partitions = self._shard().partitions
-        self._noted = hold, {log: cut.end for log, cut in partitions.cut(partitions.by_log).items()}
-        return Noted(max(self._newest, partitions.data_logs.newest_cut))
+        self._noted = hold, {log: cut.end for log, cut in self.partitions.cut(self.partitions.by_log).items()}
+        return Noted(max(self._newest, self.partitions.data_logs.newest_cut))
 
     def keep(self, message: KeepEnds) -> Callable[[], Awaitable[None]]:
         """The cut with that number is what was noted in that hold. What is returned stores it.
@@ -91,14 +81,12 @@ class OwnCuts:
         self._newest = message.number
         if self._storing.locked():
             return trio.lowlevel.checkpoint
-        self.kept()
+        self._kept()
         return partial(self._store, message.number, ends)
 
     async def _store(self, number: int, ends: Mapping[LogId, Offset]) -> None:
-        data_logs = self._shard().partitions.data_logs
-
         def store() -> None:
-            with data_logs.write() as writer:
+            with self.partitions.data_logs.write() as writer:
                 writer.put_common_cut(number, ends)
 
         async with self._storing:
@@ -109,13 +97,12 @@ class OwnCuts:
 
     async def find(self, question: FindCuts) -> CutsOf:
         """See FindCuts. Raises StorageFailure, CorruptStorage."""
-        partitions = self._shard().partitions
-        known = await trio.to_thread.run_sync(partial(partitions.data_logs.known_cuts, dict(question.starts)))
-        return CutsOf(known, partitions.cut(known.by_log))
+        known = await trio.to_thread.run_sync(partial(self.partitions.data_logs.known_cuts, dict(question.starts)))
+        return CutsOf(known, self.partitions.cut(known.by_log))
 
     async def find_ends(self, question: FindEnds) -> EndsAtCut:
         """See FindEnds. Raises StorageFailure, CorruptStorage."""
-        find = partial(self._shard().partitions.data_logs.ends_at, common=question.common)
+        find = partial(self.partitions.data_logs.ends_at, common=question.common)
         return await trio.to_thread.run_sync(find, question.number, question.logs)
 
     def release(self, taker: ShardNumber, number: int) -> Held:

@@ -162,11 +162,13 @@ class Participant:
         self,
         partitions: Partitions,
         *,
+        whole_since: Callable[[], LeaderEpoch],
         offsets_decided: Callable[[LogId, TxId, Offset | None], None] = lambda _log, _txid, _visible_at: None,
     ) -> None:
-        """`offsets_decided` is called when a transaction that wrote to an offsets log is decided.
+        """`whole_since` is asked once all logs are led: their journals may be found cut short when they are opened.
 
-        It gets the offset of that log at which its part is visible, or None if it is discarded. It must not raise.
+        `offsets_decided` is called when a transaction that wrote to an offsets log is decided. It gets the offset of
+        that log at which its part is visible, or None if it is discarded. It must not raise.
         """
         self._partitions = partitions
         self._open = partitions.open_by_producer
@@ -181,9 +183,7 @@ class Participant:
         """While the shard recovers: what other shards' coordinators have aborted. See `finish_recovery`."""
         self._recovered = trio.Event()
         self._next_apply_number = 0
-        self.whole_since = LeaderEpoch(0)
-        """The leader epoch since which nothing that was appended here was lost: that of the last start that could not
-        trust what the run before had left. What began earlier and has not PREPARED may lack records."""
+        self._whole_since = whole_since
         self._coordinators: dict[TxId, ShardNumber] = {}
         """Whose the undecided transactions of other shards' coordinators are, as far as these have said so."""
         self._unsaid: dict[ShardNumber, set[TxId]] = {}
@@ -192,6 +192,15 @@ class Participant:
         """Whose coordinators have, since the start of this shard, said what is undecided."""
         self._heard = trio.Event()
         """Set, and replaced, when one of them says so."""
+
+    @property
+    def whole_since(self) -> LeaderEpoch:
+        """The leader epoch since which nothing that was appended here was lost.
+
+        That of the last start that could not trust what the run before had left. What began earlier and has not
+        PREPARED may lack records.
+        """
+        return self._whole_since()
 
     def recall(self, partition: Partition) -> None:
         """A log with a past is led: note what is open there, and go on after the apply numbers that it knows."""

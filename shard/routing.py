@@ -68,21 +68,23 @@ class RoutedParticipants:
         self._commits = commits
         self._links = links
         self._shard_of = shard_of
+        self._undecided: Callable[[], Mapping[TxId, Undecided]] | None = None
+        """Asks the coordinator, once it has recovered."""
 
     def begin_to_tell(self, undecided: Callable[[], Mapping[TxId, Undecided]]) -> None:
         """The coordinator has recovered, and said again what it had decided.
 
-        Each other shard is told what is undecided, now, and whenever it has started again.
+        Each other shard is told what is undecided, now, and whenever it is `welcomed` again.
         """
-
-        def tell(shard: ShardNumber) -> None:
-            epoch = self._links.epoch_of(shard)
-            if epoch is not None:
-                self._links.ask(shard, self._said_all(shard, epoch, undecided()))
-
-        self._links.welcomed = tell
+        self._undecided = undecided
         for shard in self._links.others:
-            tell(shard)
+            self.welcomed(shard)
+
+    def welcomed(self, shard: ShardNumber) -> None:
+        """That shard is heard of in a new epoch: see `Links.run`."""
+        epoch = self._links.epoch_of(shard)
+        if epoch is not None and self._undecided is not None:
+            self._links.ask(shard, self._said_all(shard, epoch, self._undecided()))
 
     def _said_all(self, shard: ShardNumber, epoch: int, undecided: Mapping[TxId, Undecided]) -> SaidAll:
         there = {

@@ -36,10 +36,9 @@ from journal.flush import Flusher, TailWatcher, open_flusher
 from journal.journal import Fsync, Journal, JournalKind, JournalSettings
 from journal.segment_file import make_root
 from partition.modes import JOURNAL, TransactionMode
-from shard.adding import Adding, AddLog, LogAdded
+from shard.adding import Adding, AddingForOthers, AddLog
 from shard.commands import Commands
 from shard.conversation import Message
-from shard.cut_messages import Cuts, KeepCut, NoCut, TakeCut
 from shard.cutting import Cutting
 from shard.directory import ShardDirectory
 from shard.holding import Commits
@@ -101,9 +100,10 @@ class Neighbours:
 class _Connections:
     """What a shard has if there are others."""
 
+    commits: Commits
     links: Links
     routed: RoutedParticipants
-    commits: Commits
+    commands: Commands
     cutting: Cutting
     kept_cuts: KeptCuts
     past_cuts: PastCuts
@@ -120,11 +120,13 @@ class Shard:
         partitions: Partitions,
         participant: Participant,
         coordinator: Coordinator,
+        whole_since: Callable[[], LeaderEpoch],
         connections: _Connections | None = None,
     ) -> None:
         self.partitions = partitions
         self.coordinator = coordinator
         self._participant = participant
+        self._whole_since = whole_since
         self._connections = connections
 
     @property
@@ -149,16 +151,14 @@ class Shard:
         """See `Partitions.drop`."""
         await self.partitions.drop(logs)
 
-    async def recover(self, *, whole_since: LeaderEpoch) -> None:
+    async def recover(self) -> None:
         """Decide what the last run left undecided, once all that is there is led; then what is placed may be copied.
 
         An open transaction that its coordinator has not resumed is discarded: its BEGIN was lost with the power, or its
         abort left no trace here. With neighbours `run_links` runs by now, and those that take part in what is undecided
-        are waited for. `whole_since`: see `fairlog.last_run`. Raises StorageFailure, CorruptStorage; see
-        `Coordinator.recover`.
+        are waited for. Raises StorageFailure, CorruptStorage; see `Coordinator.recover`.
         """
-        self._participant.whole_since = whole_since
-        await self.coordinator.recover(tail_kept=whole_since < self.leader_epoch)
+        await self.coordinator.recover(tail_kept=self._whole_since() < self.leader_epoch)
         connections = self._connections
         if connections is not None:
             connections.routed.begin_to_tell(self.coordinator.undecided)
@@ -168,16 +168,11 @@ class Shard:
         if connections is not None:
             connections.commits.recovered()
 
-    async def run_links(
-        self, whole_since: LeaderEpoch, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        """With neighbours: hear what they say, from when all logs are led on; until cancelled.
-
-        `whole_since` is that of `recover`: what they ask for before that depends on it as well.
-        """
+    async def run_links(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """With neighbours: hear what they say, from when all logs are led on; until cancelled."""
         assert self._connections is not None
-        self._participant.whole_since = whole_since
-        await self._connections.links.run(task_status=task_status)
+        links, commands, routed = self._connections.links, self._connections.commands, self._connections.routed
+        await links.run(commands, routed.welcomed, task_status=task_status)
 
     async def hear(self, coordinator: ShardNumber) -> None:
         """See `Participant.hear`."""
@@ -237,7 +232,7 @@ class Shard:
     async def keep_cuts(self) -> None:
         """Have a cut over all shards kept now and then, if there are others; until cancelled. Once it has recovered."""
         if self._connections is not None:
-            await self._connections.kept_cuts.run()
+            await self._connections.kept_cuts.run(self._connections.cutting.keep)
 
     @property
     def other_offsets(self) -> OtherOffsets | None:
@@ -279,6 +274,7 @@ async def open_shard(
     producer_ids: ProducerIds,
     begun: bool,
     note_begun: Callable[[], Awaitable[None]],
+    whole_since: Callable[[], LeaderEpoch],
     offsets_decided: Callable[[LogId, TxId, Offset | None], None],
     now_ms: Callable[[], int],
     neighbours: Neighbours | None = None,
@@ -286,7 +282,8 @@ async def open_shard(
     """Put together the shard in `directory`; it leads nothing yet. On leaving, its journals are closed.
 
     `begun`: its group journals were made by an earlier start, so that a missing one is a loss; otherwise `note_begun`
-    is awaited once they are on disk. Raises CorruptStorage, StorageFailure.
+    is awaited once they are on disk. `whole_since` is asked once all logs are led, see `fairlog.last_run`. Raises
+    CorruptStorage, StorageFailure.
     """
     async with AsyncExitStack() as stack:
         for root in (directory.local_journals, directory.group_journals):
@@ -309,38 +306,39 @@ async def open_shard(
             keeps_cuts=neighbours is None,
         )
         stack.push_async_exit(_closing(partitions.close))
-        participant = Participant(partitions, offsets_decided=offsets_decided)
-        connections = None
-        if neighbours is not None:
-
-            async def take_cut(question: TakeCut | KeepCut) -> Cuts | NoCut | None:
-                return await (cutting.cut(question.logs) if isinstance(question, TakeCut) else cutting.keep())
-
-            async def add_log(message: AddLog) -> LogAdded:
-                await commits.until_recovered()
-                who = message.transactional_id, message.producer_id, message.producer_epoch
-                try:
-                    added = await coordinator.add_logs(*who, (message.log,), None)
-                except StorageFailure:
-                    return LogAdded(Refusal.STORAGE)
-                if added is Refusal.STOPPING:
-                    await trio.sleep_forever()  # the next start is asked again
-                return LogAdded(added if isinstance(added, Refusal) else added[message.log])
-
+        participant = Participant(partitions, whole_since=whole_since, offsets_decided=offsets_decided)
+        group_journals = await _open_group_journals(
+            stack, directory, settings, placement, flusher=storage.flusher, leader_epoch=leader_epoch, begun=begun
+        )
+        if not begun:
+            await _begin(group_journals)
+            await note_begun()
+        make_coordinator = partial(
+            Coordinator,
+            table=ids,
+            journals=[GroupJournal(journal, now_ms) for journal in group_journals],
+            producer_ids=producer_ids,
+            settings=settings.coordinator,
+            now_ms=now_ms,
+            on_failure=partitions.refuse_writes,
+        )
+        if neighbours is None:
+            yield Shard(partitions, participant, make_coordinator(participants=participant), whole_since)
+        else:
             commits = Commits()
-            own_cuts = OwnCuts(lambda: shard, commits)
-            own_offsets = OwnOffsets(directory.number, leader_epoch)
-            commands = Commands(participant, leader_epoch, own_cuts, take_cut, own_offsets, add_log)
-            links = Links(leader_epoch, placement.others(directory.number), neighbours.transport, commands)
-            links.given_up = commits.forget
+            links = Links(leader_epoch, placement.others(directory.number), neighbours.transport, commits.forget)
             routed = RoutedParticipants(participant, links, neighbours.shard_of, commits)
+            coordinator = make_coordinator(participants=routed)
+            kept_cuts = KeptCuts(lambda: partitions.copier_statistics().copied_records)
+            own_cuts = OwnCuts(partitions, coordinator, commits, kept_cuts.kept)
             cutting = Cutting(directory.number, own_cuts, links, neighbours.shard_of)
-            kept_cuts = KeptCuts(cutting.keep, lambda: partitions.copier_statistics().copied_records)
-            own_cuts.kept = kept_cuts.kept
+            own_offsets = OwnOffsets(directory.number, leader_epoch)
+            adding = AddingForOthers(coordinator, commits)
             connections = _Connections(
+                commits,
                 links,
                 routed,
-                commits,
+                Commands(participant, leader_epoch, own_cuts, cutting, own_offsets, adding),
                 cutting,
                 kept_cuts,
                 PastCuts(directory.number, own_cuts, links, neighbours.shard_of),
@@ -348,23 +346,7 @@ async def open_shard(
                 OtherOffsets(links),
                 Adding(links),
             )
-        group_journals = await _open_group_journals(
-            stack, directory, settings, placement, flusher=storage.flusher, leader_epoch=leader_epoch, begun=begun
-        )
-        if not begun:
-            await _begin(group_journals)
-            await note_begun()
-        coordinator = Coordinator(
-            table=ids,
-            journals=[GroupJournal(journal, now_ms) for journal in group_journals],
-            participants=participant if connections is None else connections.routed,
-            producer_ids=producer_ids,
-            settings=settings.coordinator,
-            now_ms=now_ms,
-            on_failure=partitions.refuse_writes,
-        )
-        shard = Shard(partitions, participant, coordinator, connections)
-        yield shard
+            yield Shard(partitions, participant, coordinator, whole_since, connections)
 
 
 async def _open_group_journals(

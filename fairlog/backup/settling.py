@@ -139,11 +139,10 @@ class _Settling:
                 shard = await self._open_shard(stack, number, cluster, last_run)
                 await LocalTopics(cluster, shard, _now_ms).recover()
                 await shard.lead(cluster.placement.offsets_logs(number, cluster.offsets_log_count))
-                whole_since = last_run.whole_since(shard.leader_epoch)
                 async with trio.open_nursery() as background:
-                    await background.start(shard.run_links, whole_since)
+                    await background.start(shard.run_links)
                     background.start_soon(self._carry, number, shard)
-                    await shard.recover(whole_since=whole_since)
+                    await shard.recover()
                     background.start_soon(shard.partitions.run)
                     await shard.drain()
                     await trio.to_thread.run_sync(last_run.begin, shard.leader_epoch)
@@ -174,7 +173,7 @@ class _Settling:
     async def _open_shard(
         self, stack: AsyncExitStack, number: ShardNumber, cluster: EmbeddedStore, last_run: LastRun
     ) -> Shard:
-        directory = shard_directory(self._data_dir, number)
+        directory, leader_epoch = shard_directory(self._data_dir, number), LeaderEpoch(cluster.starts)
         storage = await stack.enter_async_context(
             open_storage(directory, map_bytes=_AS_THE_FILE_HAS_IT, watcher=last_run)
         )
@@ -195,10 +194,11 @@ class _Settling:
                     producer_expiration_ms=_NEVER_MS,
                     coordinator=CoordinatorSettings(group_separator=self._content.group_separator),
                 ),
-                leader_epoch=LeaderEpoch(cluster.starts),
+                leader_epoch=leader_epoch,
                 producer_ids=cluster,
                 begun=cluster.group_journals_begun,
                 note_begun=cluster.note_group_journals_begun,
+                whole_since=partial(last_run.whole_since, leader_epoch),
                 offsets_decided=lambda _log, _txid, _visible_at: None,
                 now_ms=_now_ms,
                 neighbours=Neighbours(cluster.placement, other_shard_of, _Outgoing(number, self._inboxes)),

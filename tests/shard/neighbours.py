@@ -254,6 +254,7 @@ class Cluster:
                 producer_ids=self.producer_ids,
                 begun=starts > 1,
                 note_begun=trio.lowlevel.checkpoint,
+                whole_since=lambda: self.whole_since.get(number, LeaderEpoch(0)),
                 offsets_decided=lambda _log, _txid, _offset: None,
                 now_ms=lambda: 1_000_000,
                 neighbours=Neighbours(
@@ -265,17 +266,14 @@ class Cluster:
             shard = await stack.enter_async_context(opening)
             async with trio.open_nursery() as nursery:
                 await shard.lead([log_of(number, each) for each in range(self.logs_each)], self.mode)
-                await nursery.start(shard.run_links, self._whole_since(number))
+                await nursery.start(shard.run_links)
                 task_status.started(Running(shard, disk, data_dir, starts, outgoing, nursery))
                 await trio.sleep_forever()
-
-    def _whole_since(self, number: ShardNumber) -> LeaderEpoch:
-        return self.whole_since.get(number, LeaderEpoch(0))
 
     async def recover(self, number: ShardNumber) -> None:
         """The rest of the start; waits for neighbours that must be heard first."""
         it = self.running[number]
-        await it.shard.recover(whole_since=self._whole_since(number))
+        await it.shard.recover()
         if self.copying:
             it.nursery.start_soon(it.shard.partitions.run)
             await it.shard.drain()

@@ -320,7 +320,9 @@ async def open_run(
             try:
                 with trio.fail_after(timeout_s):  # noqa: ASYNC100 (the test waits where this yields)
                     index = OffsetIndex(clock)
-                    participant = Participant(partitions, offsets_decided=index.decided)
+                    participant = Participant(
+                        partitions, whole_since=lambda: LeaderEpoch(0), offsets_decided=index.decided
+                    )
                     yield Run(directory, partitions, participant, index, data_logs, disk, clock, nursery)
             finally:
                 nursery.cancel_scope.cancel()

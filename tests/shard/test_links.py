@@ -56,9 +56,13 @@ def sent() -> Sent:
 
 @pytest.fixture
 async def links(sent: Sent, nursery: trio.Nursery) -> Links:
-    links = Links(1, [OTHER], sent, Executed())
-    await nursery.start(links.run)
+    links = Links(1, [OTHER], sent, _nothing)
+    await nursery.start(links.run, Executed(), _nothing)
     return links
+
+
+def _nothing(_shard: ShardNumber) -> None:
+    pass
 
 
 async def test_links_greet_and_announce_themselves_until_they_are_heard(
@@ -75,17 +79,19 @@ async def test_links_greet_and_announce_themselves_until_they_are_heard(
 
 
 async def test_ask_after_a_restart_of_the_other_shard_is_said_before_what_follows_its_welcome(
-    links: Links, sent: Sent
+    sent: Sent, nursery: trio.Nursery
 ) -> None:
     """`welcomed` may say what is undecided then: what was decided has been said again by that time."""
-    links.receive(OTHER, Welcome(5, 1))
+    links = Links(1, [OTHER], sent, _nothing)
+    await nursery.start(links.run, Executed(), lambda shard: links.ask(shard, "undecided") and None)
     links.ask(OTHER, "decided")
-    links.welcomed = lambda shard: links.ask(shard, "undecided") and None
+    links.receive(OTHER, Welcome(5, 1))
     sent.messages.clear()
     links.receive(OTHER, Welcome(6, 1))
     assert [(it.listener_epoch, it.number, it.body) for it in sent.messages if isinstance(it, Command)] == [
         (6, 1, "decided"),
         (6, 2, "undecided"),
+        (6, 3, "undecided"),
     ]
 
 
@@ -102,13 +108,18 @@ async def test_answer_is_given_up_when_the_links_are_closed(links: Links, autoju
             await each.answer()
 
 
-async def test_shard_that_stops_waits_for_no_lost_one(links: Links, sent: Sent) -> None:
+async def test_shard_that_stops_waits_for_no_lost_one(sent: Sent, nursery: trio.Nursery) -> None:
     """Both stop, and the other was the first to end. What was said is said again, in its order, if it comes back."""
+    given_up: list[ShardNumber] = []
+    links = Links(1, [OTHER], sent, given_up.append)
+    await nursery.start(links.run, Executed(), _nothing)
     links.receive(OTHER, Welcome(5, 1))
     asked = links.ask(OTHER, "x")
     links.lost(OTHER)
     assert not asked.is_answered
+    assert given_up == []
     links.stop()
+    assert given_up == [OTHER]
     for each in (asked, links.ask(OTHER, "y")):
         with pytest.raises(StorageFailure, match="has stopped before"):
             await each.answer()
@@ -135,9 +146,9 @@ async def test_shard_that_stops_waits_for_another_until_it_is_lost(links: Links,
 async def test_new_epoch_of_the_other_shard_ends_what_its_earlier_one_has_asked_for(sent: Sent) -> None:
     """Its answer would be taken for that of another command with the same number."""
     executed = Executed()
-    links = Links(1, [OTHER], sent, executed)
+    links = Links(1, [OTHER], sent, _nothing)
     async with trio.open_nursery() as nursery:
-        await nursery.start(links.run)
+        await nursery.start(links.run, executed, _nothing)
         links.receive(OTHER, Command(5, 1, 1, 0, "of the earlier one"))
         links.receive(OTHER, Command(6, 1, 1, 0, "of the new one"))
         executed.answering.set()

@@ -433,9 +433,9 @@ class Node:
         self.copied = 0
         self.asked_s: list[float] = []
         self.refusal: NoCut | None = None
-        self.kept_cuts = KeptCuts(self._keep, lambda: self.copied)
+        self.kept_cuts = KeptCuts(lambda: self.copied)
 
-    async def _keep(self) -> NoCut | None:
+    async def keep(self) -> NoCut | None:
         await trio.lowlevel.checkpoint()
         self.asked_s.append(trio.current_time())
         if self.refusal is None:
@@ -446,7 +446,7 @@ class Node:
 @pytest.fixture
 async def node(nursery: trio.Nursery) -> Node:
     node = Node()
-    nursery.start_soon(node.kept_cuts.run)
+    nursery.start_soon(node.kept_cuts.run, node.keep)
     return node
 
 

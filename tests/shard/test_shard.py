@@ -64,6 +64,7 @@ def over_storage(tmp_path, disk):
                     producer_ids=ProducerIds(),
                     begun=begun,
                     note_begun=note_begun,
+                    whole_since=lambda: LeaderEpoch(0),
                     offsets_decided=lambda _log, _txid, _offset: None,
                     now_ms=lambda: 1_000_000,
                 )
@@ -78,7 +79,7 @@ async def run_until_the_disk_fails(opening, disk, *, error=None):
     async with opening as shard:
         disk.failing = f"local/{A}"
         await shard.lead([A])
-        await shard.recover(whole_since=LeaderEpoch(0))
+        await shard.recover()
         data = batch([b"x"])
         await shard.partitions.by_log[A].append(data, parse_batch_header_untrusted(data), None)
         if error is not None:

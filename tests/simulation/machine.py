@@ -435,8 +435,8 @@ class Machine:
             offsets = None if self._make_offsets is None else self._make_offsets(shard, index)
             if offsets is not None:
                 await shard.lead(offsets.logs())
-            await hearing.enter_async_context(self.hearing(shard, last_run.whole_since))
-            await shard.recover(whole_since=last_run.whole_since)
+            await hearing.enter_async_context(self.hearing(shard))
+            await shard.recover()
             async with trio.open_nursery(strict_exception_groups=True) as background:
                 background.start_soon(shard.partitions.run)
                 await shard.drain()
@@ -472,7 +472,7 @@ class Machine:
         world.count("stops")
 
     @asynccontextmanager
-    async def hearing(self, _shard: Shard, _whole_since: LeaderEpoch) -> AsyncIterator[None]:
+    async def hearing(self, _shard: Shard) -> AsyncIterator[None]:
         """While it hears other shards: this one is alone."""
         yield
 
@@ -527,6 +527,7 @@ class Machine:
                     producer_ids=self.producer_ids,
                     begun=durable.group_journals_begun,
                     note_begun=note_begun,
+                    whole_since=lambda: last_run.whole_since,
                     offsets_decided=index.decided,
                     now_ms=self.now_ms,
                     neighbours=self.neighbours(),

@@ -122,28 +122,21 @@ def _places_at_once(self: Participant, messages: Sequence[ApplyCommit]) -> Local
 
 def _tells_nobody(self: RoutedParticipants, _undecided: Callable[[], Mapping[TxId, Undecided]]) -> None:
     """What was open or in doubt, each shard has to find out by itself."""
-    for other in self._links.others:
-        epoch = self._links.epoch_of(other)
-        if epoch is not None:
-            self._links.ask(other, SaidAll(epoch, {}))
-    self._links.welcomed = lambda other: self._links.ask(other, SaidAll(self._links.epoch_of(other) or 0, {})) and None
-
-
-def _tells_only_at_its_start(self: RoutedParticipants, undecided: Callable[[], Mapping[TxId, Undecided]]) -> None:
-    _REAL_BEGIN_TO_TELL(self, undecided)
-    told = set[ShardNumber]()
-    tell = self._links.welcomed
-
-    def tell_once(other: ShardNumber) -> None:
-        if other not in told:
-            told.add(other)
-            tell(other)
-
-    told.update(other for other in self._links.others if self._links.epoch_of(other) is not None)
-    self._links.welcomed = tell_once
+    _REAL_BEGIN_TO_TELL(self, dict[TxId, Undecided])
 
 
 _REAL_BEGIN_TO_TELL = RoutedParticipants.begin_to_tell
+
+
+def _tells_only_once(self: RoutedParticipants, other: ShardNumber) -> None:
+    told: set[ShardNumber] = vars(self).setdefault("told", set[ShardNumber]())
+    if other not in told:
+        _REAL_WELCOMED(self, other)
+        if self._undecided is not None and self._links.epoch_of(other) is not None:
+            told.add(other)
+
+
+_REAL_WELCOMED = RoutedParticipants.welcomed
 
 
 async def _visible_here(self: Any) -> Sequence[Applied]:
@@ -216,15 +209,15 @@ class _Answered:
 _REAL_APPLY = RoutedParticipants.apply
 
 
-_NOTHING_WAS_LOST = property(lambda _: LeaderEpoch(0), lambda *_: None)
+_NOTHING_WAS_LOST = property(lambda _: LeaderEpoch(0))
 
 
-def _forget_an_earlier_loss(self: Participant, whole_since: LeaderEpoch) -> None:
-    lost_now = whole_since == self._partitions.leader_epoch
-    vars(self)["whole_since"] = whole_since if lost_now else LeaderEpoch(0)
+def _without_an_earlier_loss(self: Participant) -> LeaderEpoch:
+    whole_since = self._whole_since()
+    return whole_since if whole_since == self._partitions.leader_epoch else LeaderEpoch(0)
 
 
-_EARLIER_LOSS_FORGOTTEN = property(lambda self: vars(self).get("whole_since", LeaderEpoch(0)), _forget_an_earlier_loss)
+_EARLIER_LOSS_FORGOTTEN = property(_without_an_earlier_loss)
 
 
 async def _admits_at_once(_commits: Commits) -> None:
@@ -406,7 +399,7 @@ MUTATIONS = (
     Mutation(
         "restart-of-others-not-told",
         "a coordinator says what goes on at its own start only",
-        patched(RoutedParticipants, "begin_to_tell", _tells_only_at_its_start),
+        patched(RoutedParticipants, "welcomed", _tells_only_once),
     ),
     Mutation(
         "restarted-coordinator-not-doubted",
@@ -416,12 +409,12 @@ MUTATIONS = (
     Mutation(
         "lost-tail-goes-on",
         "a shard that has lost its tail prepares, and goes on with, what may lack records",
-        lambda: mock.patch.object(Participant, "whole_since", _NOTHING_WAS_LOST, create=True),
+        lambda: mock.patch.object(Participant, "whole_since", _NOTHING_WAS_LOST),
     ),
     Mutation(
         "earlier-loss-forgotten",
         "a shard goes on with what lost records before its last start",
-        lambda: mock.patch.object(Participant, "whole_since", _EARLIER_LOSS_FORGOTTEN, create=True),
+        lambda: mock.patch.object(Participant, "whole_since", _EARLIER_LOSS_FORGOTTEN),
     ),
     Mutation(
         "committed-before-others-can-read",

@@ -34,7 +34,7 @@ import trio.lowlevel
 from coordinator.states import IdState
 from coordinator.transaction_groups import group_of, journal_of
 from fairlog.interbroker.codec import decode_untrusted, encode
-from fairlog_types import LeaderEpoch, LogId, Offset, ShardNumber
+from fairlog_types import LogId, Offset, ShardNumber
 from journal import failpoints
 from shard.conversation import Command, Message, Reply
 from shard.directory import shard_directory
@@ -130,9 +130,9 @@ class ShardMachine(Machine):
         return Neighbours(Placement(self.plan.shards), other, Outgoing(self.way, self))
 
     @asynccontextmanager
-    async def hearing(self, shard: Shard, whole_since: LeaderEpoch) -> AsyncIterator[None]:
+    async def hearing(self, shard: Shard) -> AsyncIterator[None]:
         async with trio.open_nursery(strict_exception_groups=True) as nursery:
-            await nursery.start(shard.run_links, whole_since)
+            await nursery.start(shard.run_links)
             self.hears, self._links, self._stops = shard, nursery, False
             for other in self.others:
                 other.reaches(self.number)
