@@ -413,7 +413,7 @@ def _make_groups(
         now_ms=_now_ms,
         new_suffix=lambda: str(uuid.uuid4()),
     )
-    consumer = ConsumerGroups(configs.consumer_settings, ClusterTopics(cluster), index, now_ms=_now_ms)
+    consumer = ConsumerGroups(configs.consumer_settings, ClusterTopics(cluster), index, classic, now_ms=_now_ms)
     return NodeGroups(classic, consumer)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 import structlog
 import trio
 
-from fairlog.groups.consumer.classic_members import to_classic_group, to_consumer_group
+from fairlog.groups.consumer.classic_members import to_consumer_group
 from fairlog.groups.consumer.service import ConsumerGroups
 from fairlog.groups.consumer.values import JOINING, Beat, Beaten, GroupSnapshot, Refused
 from fairlog.groups.group_persister import GroupPersister
@@ -42,7 +42,6 @@ class NodeGroups:
     def __init__(self, classic: LocalGroups, consumer: ConsumerGroups) -> None:
         self._classic = classic
         self._consumer = consumer
-        consumer.tell_classic_groups(self._go_back)
 
     def resume(self, persister: GroupPersister, kept: Mapping[str, PersistedGroup]) -> None:
         """Go on with the groups that were kept before the start, and keep them with `persister`; before any request."""
@@ -98,12 +97,6 @@ class NodeGroups:
         self._consumer.take_over(group_id, group)
         log.info("classic group becomes a consumer group", group=group_id, members=len(group.members))
         return None
-
-    def _go_back(self, group_id: str) -> None:
-        """Make a classic group of one of the new protocol that has classic members alone."""
-        group = to_classic_group(self._consumer.hand_over(group_id), self._consumer.topics)
-        self._classic.take_over(group_id, group)
-        log.info("consumer group becomes a classic group", group=group_id, members=len(group.members))
 
     def snapshot(self, group_id: str) -> tuple[GroupDescription, GroupSnapshot, str] | None:
         """A group of the new protocol, with the name of its assignor; None if there is none."""

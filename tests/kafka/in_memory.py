@@ -485,6 +485,7 @@ class Memory:
             self._consumer_settings,
             ClusterTopics(self.cluster),
             self.offsets.index,
+            classic,
             now_ms=lambda: 1_000,
         )
         self.groups = NodeGroups(classic, consumer)

@@ -33,7 +33,7 @@ from fairlog.groups.interface import GroupOffsets, GroupRefusal, GroupsWithOffse
 from fairlog.groups.member import MEMBER_BYTES_MAX, bytes_of
 from fairlog.groups.messages import Joined, Joining, JoinRefused, Leaving, Synced, Syncing
 from fairlog.groups.persisted_group import GroupWrite
-from fairlog.groups.service import ParkedRequest, answered
+from fairlog.groups.service import LocalGroups, ParkedRequest, answered
 from fairlog.patterns import BadPattern
 
 log = structlog.get_logger()
@@ -73,24 +73,24 @@ class ConsumerGroups:
         settings_of: Callable[[str], ConsumerGroupSettings],
         topics: ClusterTopics,
         with_offsets: GroupsWithOffsets,
+        classic: LocalGroups,
         *,
         now_ms: Callable[[], int],
     ) -> None:
-        """`settings_of` has what a group goes by, by its id, and is asked each time; `now_ms` is the Unix time."""
+        """`settings_of` has what a group goes by, by its id, and is asked each time; `now_ms` is the Unix time.
+
+        `classic` takes over groups that have members of the classic protocol alone.
+        """
         self.settings_of = settings_of
         self.topics = topics
         self._with_offsets = with_offsets
+        self._classic = classic
         self._unix_ms = now_ms
         self._entries: dict[str, Entry] = {}
         self._size_bytes = 0
         self._persister: GroupPersister | None = None
         self._deadlines = Deadlines()
         self._stopping = False
-        self._on_classic: Callable[[str], None] | None = None
-
-    def tell_classic_groups(self, on_classic: Callable[[str], None]) -> None:
-        """Who is to hear that a group has members of the classic protocol alone."""
-        self._on_classic = on_classic
 
     def resume(self, persister: GroupPersister, kept: Mapping[str, GroupSnapshot]) -> None:
         """Go on with the groups that were kept before the start, and keep them with `persister`; before any request.
@@ -222,6 +222,12 @@ class ConsumerGroups:
         self._size_bytes -= entry.size_bytes
         return entry.group.snapshot()
 
+    def _go_back(self, group_id: str) -> None:
+        """Make a classic group of one that has classic members alone."""
+        group = classic_members.to_classic_group(self.hand_over(group_id), self.topics)
+        self._classic.take_over(group_id, group)
+        log.info("consumer group becomes a classic group", group=group_id, members=len(group.members))
+
     # --- what others ask -----------------------------------------------------------------------------
 
     def get(self, group_id: str) -> ConsumerGroup | None:
@@ -270,8 +276,8 @@ class ConsumerGroups:
             if group.state is ConsumerGroupState.EMPTY:
                 entry.empty_since_ms = self._unix_ms()
             entry.state = group.state
-        if self._on_classic is not None and classic_members.can_go_back(group):
-            self._on_classic(group.group_id)
+        if classic_members.can_go_back(group):
+            self._go_back(group.group_id)
             return
         write = group.take_write()
         if write is not None or group.is_empty:

@@ -74,17 +74,17 @@ def start(board, disk):
 
     @asynccontextmanager
     async def starting(*, keeps=True, settings_of=None):
-        groups = NodeGroups(
-            LocalGroups(
-                GroupSettings(initial_rebalance_delay_ms=0), Offsets(), now_ms=lambda: 1_000, new_suffix=lambda: "1"
-            ),
-            ConsumerGroups(
-                settings_of or (lambda _: ConsumerGroupSettings()),
-                ClusterTopics(board),
-                Offsets(),
-                now_ms=lambda: 1_000,
-            ),
+        classic = LocalGroups(
+            GroupSettings(initial_rebalance_delay_ms=0), Offsets(), now_ms=lambda: 1_000, new_suffix=lambda: "1"
         )
+        consumer = ConsumerGroups(
+            settings_of or (lambda _: ConsumerGroupSettings()),
+            ClusterTopics(board),
+            Offsets(),
+            classic,
+            now_ms=lambda: 1_000,
+        )
+        groups = NodeGroups(classic, consumer)
         persister = GroupPersister(disk)
         if keeps:
             groups.resume(persister, dict(disk.groups))
