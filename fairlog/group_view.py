@@ -1,7 +1,8 @@
 """Consumer groups as the admin listener and the metrics see them: members from one source, offsets from another.
 
     offsets logs, in the data logs ──▶ committed, per partition ──┐
-    membership ──▶ state, members ────────────────────────────────┴──▶ GroupView
+    high watermarks, of this process and of others ───────────────┼──▶ GroupView
+    membership ──▶ state, members ────────────────────────────────┘
 
 Offsets are read from the data logs' table itself: it has what OffsetFetch answers, and reading it needs no other state.
 This is a scan, so it runs in a worker thread, and frequent requests get the last answer (`fairlog.admin_http.cached`).
@@ -10,7 +11,7 @@ This is a scan, so it runs in a worker thread, and frequent requests get the las
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence, Sized
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Sized
 from enum import Enum
 from typing import Protocol
 from uuid import UUID
@@ -20,7 +21,7 @@ import trio
 from datalog.interface import DataLogs
 from datalog.offset_entries import CommittedOffset, OffsetKey
 from fairlog.admin_http.view import GroupPartition, GroupView, Place
-from fairlog_types import LogId, LogKind
+from fairlog_types import LogId, LogKind, Offset
 from partition.partition import Partition
 
 _PARTITIONS_PER_STEP = 1000
@@ -57,23 +58,38 @@ class GroupReader:
         place_of: Callable[[LogId], Place],
         members: Members,
         led_elsewhere: Callable[[LogId], bool],
+        high_watermarks_elsewhere: Callable[[Collection[LogId]], Awaitable[Mapping[LogId, Offset]]],
     ) -> None:
-        """`led` are the logs that this process leads: a live view. `led_elsewhere`: another one leads the log."""
+        """`led` are the logs that this process leads: a live view. `led_elsewhere`: another one leads the log.
+
+        `high_watermarks_elsewhere` asks the processes that lead these logs; it leaves out what is not answered.
+        """
         self._data_logs = data_logs
         self._led = led
         self._place_of = place_of
         self._members = members
         self._led_elsewhere = led_elsewhere
+        self._high_watermarks_elsewhere = high_watermarks_elsewhere
 
     async def __call__(self) -> Sequence[GroupView]:
         """All groups that have members or committed offsets, by name. Raises StorageFailure."""
         logs = [log for log in self._led if log.kind == LogKind.OFFSETS.value]
         table = await trio.to_thread.run_sync(self._read, logs)
-        found: defaultdict[str, list[GroupPartition]] = defaultdict(list)
+        rows: list[tuple[LogId, OffsetKey, CommittedOffset]] = []
+        elsewhere: set[LogId] = set()
         for count, (key, committed) in enumerate(table, start=1):
             if count % _PARTITIONS_PER_STEP == 0:
                 await trio.lowlevel.checkpoint()
-            found[key.group].append(self._partition(key, committed))
+            log = LogId.of_topic(UUID(key.topic), key.partition)
+            rows.append((log, key, committed))
+            if log not in self._led and self._led_elsewhere(log):
+                elsewhere.add(log)
+        ends = await self._high_watermarks_elsewhere(elsewhere)
+        found: defaultdict[str, list[GroupPartition]] = defaultdict(list)
+        for count, (log, key, committed) in enumerate(rows, start=1):
+            if count % _PARTITIONS_PER_STEP == 0:
+                await trio.lowlevel.checkpoint()
+            found[key.group].append(self._partition(log, committed, ends.get(log), elsewhere=log in elsewhere))
         views: list[GroupView] = []
         for group in sorted({*found, *self._members.known()}):
             views.append(self._view(group, found.get(group, [])))
@@ -83,15 +99,12 @@ class GroupReader:
     def _read(self, logs: Sequence[LogId]) -> list[tuple[OffsetKey, CommittedOffset]]:
         return [entry for log in logs for entry in self._data_logs.offsets(log)]
 
-    def _partition(self, key: OffsetKey, committed: CommittedOffset) -> GroupPartition:
-        log = LogId.of_topic(UUID(key.topic), key.partition)
+    def _partition(
+        self, log: LogId, committed: CommittedOffset, told: Offset | None, *, elsewhere: bool
+    ) -> GroupPartition:
         led = self._led.get(log)
-        return GroupPartition(
-            self._place_of(log),
-            committed.offset,
-            None if led is None else led.visibility.high_watermark,
-            elsewhere=led is None and self._led_elsewhere(log),
-        )
+        end = told if led is None else led.visibility.high_watermark
+        return GroupPartition(self._place_of(log), committed.offset, end, elsewhere=elsewhere)
 
     def _view(self, group: str, partitions: Sequence[GroupPartition]) -> GroupView:
         described = self._members.describe(group)

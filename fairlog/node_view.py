@@ -119,7 +119,12 @@ class NodeView:
         """The node has recovered, and takes clients from now on."""
         self._parts = parts
         reader = GroupReader(
-            parts.shard.data_logs, parts.shard.partitions.by_log, self.place_of, parts.members, self._is_led_elsewhere
+            parts.shard.data_logs,
+            parts.shard.partitions.by_log,
+            self.place_of,
+            parts.members,
+            self._is_led_elsewhere,
+            parts.shard.high_watermarks_elsewhere,
         )
         self._read_groups = Cached(reader, fresh_s=GROUPS_FRESH_S)
         self._phase = Phase.SERVING

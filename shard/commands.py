@@ -50,10 +50,12 @@ from shard.cut_messages import (
     TakeCut,
 )
 from shard.cutting import Cutting
+from shard.high_watermarks import FindHighWatermarks, HighWatermarks
 from shard.offset_messages import WriteOffsets
 from shard.other_offsets import OwnOffsets
 from shard.own_cuts import OwnCuts
 from shard.participant import Participant
+from shard.partitions import Partitions
 
 logger = structlog.get_logger("fairlog.participant")
 
@@ -94,15 +96,25 @@ class SaidAll:
 
 
 CommandBody = (
-    Begin | Resume | PrepareAll | ApplyAll | DiscardTransaction | SaidAll | CutQuestion | WriteOffsets | AddLog
+    Begin
+    | Resume
+    | PrepareAll
+    | ApplyAll
+    | DiscardTransaction
+    | SaidAll
+    | CutQuestion
+    | WriteOffsets
+    | AddLog
+    | FindHighWatermarks
 )
 
 
 class Commands:
-    """Executes what other shards ask of this one: coordinators, leaders of logs, sinks, the taker of cuts."""
+    """Executes what other shards ask of this one: coordinators, leaders of logs, sinks, groups, the taker of cuts."""
 
     def __init__(
         self,
+        partitions: Partitions,
         participant: Participant,
         epoch: int,
         own_cuts: OwnCuts,
@@ -111,6 +123,7 @@ class Commands:
         adding: AddingForOthers,
     ) -> None:
         """`epoch` is that of this shard; `cutting` takes cuts over all shards."""
+        self._partitions = partitions
         self._participant = participant
         self._epoch = epoch
         self._own_cuts = own_cuts
@@ -178,10 +191,12 @@ class Commands:
                 return lambda: self._own_offsets.write(body)
             case AddLog():
                 return lambda: self._adding.add(body)
+            case FindHighWatermarks(logs):
+                return _at_once(HighWatermarks(self._partitions.high_watermarks(logs)))
 
 
-def _at_once(answer: CutAnswer) -> Callable[[], Awaitable[CutAnswer]]:
-    async def answered() -> CutAnswer:
+def _at_once(answer: Any) -> Callable[[], Awaitable[Any]]:
+    async def answered() -> Any:
         await trio.lowlevel.checkpoint()
         return answer
 

@@ -226,6 +226,11 @@ class Partitions:
                 found[log] = LogCut(partition.visibility.log_start, end, end)
         return found
 
+    def high_watermarks(self, logs: Iterable[LogId]) -> Mapping[LogId, Offset]:
+        """Those of these logs that are led here."""
+        led = ((log, self._by_log.get(log)) for log in logs)
+        return {log: partition.visibility.high_watermark for log, partition in led if partition is not None}
+
     async def cut_within(self, starts: Mapping[LogId, Offset], *, records_max: int) -> Mapping[LogId, LogCut]:
         """Like `cut`, with ends that lie at most `records_max` records after the starts, all together.
 

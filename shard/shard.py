@@ -14,7 +14,7 @@ Where its files lie, `shard.directory` says.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -41,6 +41,7 @@ from shard.commands import Commands
 from shard.conversation import Message
 from shard.cutting import Cutting
 from shard.directory import ShardDirectory
+from shard.high_watermarks import OtherHighWatermarks
 from shard.holding import Commits
 from shard.kept_cuts import KeptCuts
 from shard.links import Links, Transport
@@ -110,6 +111,7 @@ class _Connections:
     own_offsets: OwnOffsets
     other_offsets: OtherOffsets
     adding: Adding
+    other_high_watermarks: OtherHighWatermarks
 
 
 class Shard:
@@ -244,6 +246,10 @@ class Shard:
         if self._connections is not None:
             self._connections.own_offsets.serve(write)
 
+    async def high_watermarks_elsewhere(self, logs: Collection[LogId]) -> Mapping[LogId, Offset]:
+        """Those of logs that neighbours lead, as far as these answer within a moment."""
+        return {} if self._connections is None else await self._connections.other_high_watermarks.of(logs)
+
     async def drain(self) -> None:
         """Return once everything that is placed so far is visible. Raises StorageFailure if it will not be."""
         await self.partitions.drain()
@@ -338,13 +344,14 @@ async def open_shard(
                 commits,
                 links,
                 routed,
-                Commands(participant, leader_epoch, own_cuts, cutting, own_offsets, adding),
+                Commands(partitions, participant, leader_epoch, own_cuts, cutting, own_offsets, adding),
                 cutting,
                 kept_cuts,
                 PastCuts(directory.number, own_cuts, links, neighbours.shard_of),
                 own_offsets,
                 OtherOffsets(links),
                 Adding(links),
+                OtherHighWatermarks(links, neighbours.shard_of),
             )
             yield Shard(partitions, participant, coordinator, whole_since, connections)
 

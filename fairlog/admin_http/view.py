@@ -87,19 +87,19 @@ class GroupPartition:
     place: Place
     committed: int
     high_watermark: int | None
-    """None if the partition is gone, or led by another process."""
+    """None if the partition is gone, or the process that leads it has not said so."""
     elsewhere: bool = False
     """Another process leads it."""
 
     @property
     def lag(self) -> int | None:
-        """From what is committed to the end, as in Kafka; 0 is reached. None if another process knows the end.
+        """From what is committed to the end, as in Kafka; 0 is reached. None if another process has not told the end.
 
         So many records, unless retention or compaction has taken some of them.
         """
-        if self.elsewhere:
-            return None
-        return 0 if self.high_watermark is None else max(0, self.high_watermark - self.committed)
+        if self.high_watermark is None:
+            return None if self.elsewhere else 0
+        return max(0, self.high_watermark - self.committed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from fairlog.interbroker.fields import (
     read_untrusted,
     shown,
     to_bool,
+    to_by_log,
     to_by_txid,
     to_epoch,
     to_epochs,
@@ -55,6 +56,7 @@ from fairlog.interbroker.fields import (
     to_logs,
     to_nothing,
     to_number,
+    to_offset,
     to_reasons,
     to_text,
     to_txid,
@@ -63,6 +65,7 @@ from fairlog_types import Offset, Placement, ProducerEpoch, ProducerId
 from shard.adding import AddLog, LogAdded
 from shard.commands import ApplyAll, Failed, PrepareAll, SaidAll
 from shard.conversation import NOT_HEARD_OF, Command, Hello, Message, Reply, Welcome
+from shard.high_watermarks import FindHighWatermarks, HighWatermarks
 from shard.offset_messages import OffsetsRefused, WhyNotWritten, WriteOffsets
 
 MESSAGE_BYTES_MAX = 16 << 20
@@ -257,6 +260,14 @@ def _to_add_log(item: object) -> AddLog:
     )
 
 
+def _find_high_watermarks(command: FindHighWatermarks) -> object:
+    return of_logs(command.logs)
+
+
+def _to_find_high_watermarks(item: object) -> FindHighWatermarks:
+    return FindHighWatermarks(to_logs(item))
+
+
 # Bodies of replies.
 
 
@@ -350,6 +361,14 @@ def _to_log_added(item: object) -> LogAdded:
     return LogAdded(None if item is None else _REFUSALS[to_number(item, 0, len(_REFUSALS) - 1)])
 
 
+def _high_watermarks(found: HighWatermarks) -> object:
+    return {of_log(log): offset for log, offset in found.by_log.items()}
+
+
+def _to_high_watermarks(item: object) -> HighWatermarks:
+    return HighWatermarks(to_by_log(item, to_offset))
+
+
 _COMMANDS = (
     Kind(1, Begin, _begin, _to_begin),
     Kind(2, Resume, _resume, _to_resume),
@@ -359,6 +378,7 @@ _COMMANDS = (
     Kind(6, SaidAll, _said_all, _to_said_all),
     Kind(12, WriteOffsets, _write_offsets, _to_write_offsets),
     Kind(13, AddLog, _add_log, _to_add_log),
+    Kind(19, FindHighWatermarks, _find_high_watermarks, _to_find_high_watermarks),
     *CUT_COMMANDS,
 )
 
@@ -371,6 +391,7 @@ _ANSWERS = (
     Kind(5, Failed, _failed, _to_failed),
     Kind(9, OffsetsRefused, _offsets_refused, _to_offsets_refused),
     Kind(10, LogAdded, _log_added, _to_log_added),
+    Kind(14, HighWatermarks, _high_watermarks, _to_high_watermarks),
     *CUT_ANSWERS,
 )
 

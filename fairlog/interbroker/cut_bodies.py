@@ -17,6 +17,7 @@ from fairlog.interbroker.fields import (
     to_int64,
     to_logs,
     to_nothing,
+    to_offset,
     to_text,
 )
 from fairlog_types import Offset
@@ -103,11 +104,7 @@ def _find_cuts(question: FindCuts) -> object:
 
 
 def _to_find_cuts(item: object) -> FindCuts:
-    return FindCuts(to_by_log(item, _to_one_offset))
-
-
-def _to_one_offset(item: object) -> Offset:
-    return Offset(to_int64(item))
+    return FindCuts(to_by_log(item, to_offset))
 
 
 def _find_ends(question: FindEnds) -> object:
@@ -179,7 +176,7 @@ def _to_cuts_of(item: object) -> CutsOf:
 def _to_log_cuts(item: object) -> tuple[LogCuts, Offset | None, LogCut]:
     start, end, oldest, newest, at_oldest, *now = to_fields(item, 8, "what a shard knows of a log's cuts")
     cuts = LogCuts(Offset(to_int64(start)), Offset(to_int64(end)), _to_row(oldest), _to_row(newest))
-    return cuts, None if at_oldest is None else _to_one_offset(at_oldest), _to_cut(now)
+    return cuts, None if at_oldest is None else to_offset(at_oldest), _to_cut(now)
 
 
 def _to_row(item: object) -> Cut | None:
@@ -195,7 +192,7 @@ def _ends_at(answer: EndsAtCut) -> object:
 
 def _to_ends_at(item: object) -> EndsAtCut:
     number, by_log = to_fields(item, 2, "where logs ended at a cut")
-    return EndsAtCut(to_int64(number), to_by_log(by_log, _to_one_offset))
+    return EndsAtCut(to_int64(number), to_by_log(by_log, to_offset))
 
 
 def _no_cut(none: NoCut) -> object:

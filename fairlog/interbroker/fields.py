@@ -22,7 +22,7 @@ import cbor2
 
 from coordinator.messages import UNCOUNTED, Expected
 from fairlog.edge.malformed import Malformed
-from fairlog_types import LeaderEpoch, LogId, ProducerEpoch, ProducerId, TxId
+from fairlog_types import LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, TxId
 
 DEPTH_MAX = 8
 """Of nested arrays and maps. The deepest message has six: the counts of Prepared."""
@@ -125,6 +125,10 @@ def to_number(item: object, low: int, high: int) -> int:
 
 def to_int64(item: object) -> int:
     return to_number(item, 0, INT64_MAX)
+
+
+def to_offset(item: object) -> Offset:
+    return Offset(to_int64(item))
 
 
 def to_epoch(item: object) -> int:

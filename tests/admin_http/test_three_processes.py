@@ -8,6 +8,7 @@ import urllib.request
 from collections import Counter
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -62,6 +63,34 @@ def test_process_that_does_not_answer_is_down_and_the_others_are_seen(three: Thr
         assert ("fairlog_serving", "2") not in page
         assert statuses(three, 1) == ["serving", "serving", "down"]
     assert samples(get(three.consoles[0] + "metrics"))["fairlog_shard_up", "2"] == 1.0
+
+
+def test_lag_of_a_group_counts_the_partitions_of_all_processes(three: ThreeProcesses) -> None:
+    """On the page of the group's coordinator, and so on the first one; in the console as well."""
+    producer = Producer({"bootstrap.servers": three.addresses[0]})
+    for partition in range(PARTITIONS):
+        for _ in range(3):
+            producer.produce("spread", b"x", partition=partition)
+    assert producer.flush(WAIT_S) == 0
+    consumer = Consumer({"bootstrap.servers": three.addresses[0], "group.id": "readers"})
+    places = [TopicPartition("spread", partition, 1) for partition in range(PARTITIONS)]
+    consumer.commit(offsets=places, asynchronous=False)
+    consumer.close()
+    deadline = time.monotonic() + WAIT_S
+    while (lags := lags_of("readers", three)) != [2 * PARTITIONS] and time.monotonic() < deadline:
+        time.sleep(0.5)  # groups are read once a few seconds
+    assert lags == [2 * PARTITIONS]
+    groups = [group for console in three.consoles for group in json.loads(get(console + "api/groups"))["groups"]]
+    (readers,) = (group for group in groups if group["group"] == "readers")
+    assert [each["high_watermark"] for each in readers["partitions"]] == [3] * PARTITIONS
+
+
+def lags_of(group: str, three: ThreeProcesses) -> list[float]:
+    """The values of all of its rows in `fairlog_group_lag_records` on the first page."""
+    page = get(three.consoles[0] + "metrics")
+    found = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+    of_group = [each for each in found if each.labels.get("group") == group]
+    return [each.value for each in of_group if each.name == "fairlog_group_lag_records"]
 
 
 def statuses(three: ThreeProcesses, asked: int) -> list[str]:

@@ -51,6 +51,7 @@ from shard.cut_messages import (
     Release,
     TakeCut,
 )
+from shard.high_watermarks import FindHighWatermarks, HighWatermarks
 from shard.offset_messages import OffsetsRefused, WhyNotWritten, WriteOffsets
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "interbroker-2.txt"
@@ -80,6 +81,7 @@ COMMANDS = (
     KeepEnds(9, 40),
     FindCuts({LOG: Offset(100)}),
     FindEnds(20, (LOG,), common=True),
+    FindHighWatermarks((LOG, OFFSETS)),
 )
 ANSWERS = (
     None,
@@ -105,6 +107,7 @@ ANSWERS = (
         {LOG: LogCut(Offset(1), Offset(500), Offset(500))},
     ),
     EndsAtCut(19, {LOG: Offset(210)}),
+    HighWatermarks({LOG: Offset(500)}),
 )
 EXAMPLES: tuple[Message, ...] = (
     Hello(4),
@@ -192,6 +195,7 @@ COMMAND_BODIES = st.one_of(
     st.builds(KeepEnds, INT64, INT64),
     st.builds(FindCuts, LOG_OFFSETS),
     st.builds(FindEnds, INT64, LOG_TUPLES, st.booleans()),
+    st.builds(FindHighWatermarks, LOG_TUPLES),
     st.builds(AddLog, TEXTS, INT64, st.integers(0, 2**15 - 1), LOGS),
     st.builds(WriteOffsets, EPOCHS, TEXTS, TEXTS, INT64, st.integers(0, 2**15 - 1), OFFSETS_TUPLES),
 )
@@ -208,6 +212,7 @@ ANSWER_BODIES = st.one_of(
     st.builds(Noted, INT64),
     cuts_of(),
     st.builds(EndsAtCut, INT64, LOG_OFFSETS),
+    st.builds(HighWatermarks, LOG_OFFSETS),
     st.builds(LogAdded, st.none() | st.sampled_from(Refusal)),
     st.builds(OffsetsRefused, st.sampled_from(WhyNotWritten), TEXTS),
 )

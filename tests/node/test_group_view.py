@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -63,14 +63,22 @@ def place_of(log: LogId) -> Place:
     return Place("orders", log.partition) if log.topic == TOPIC.hex else Place(log.topic, log.partition, deleted=True)
 
 
-def reader(data_logs: LmdbDataLogs, members: Any) -> GroupReader:
+def reader(data_logs: LmdbDataLogs, members: Any, told: Mapping[LogId, Offset] = MappingProxyType({})) -> GroupReader:
+    """`told` is what other processes say."""
+    there = LogId.of_topic(ELSEWHERE, 0)
+
+    async def high_watermarks_elsewhere(logs: Collection[LogId]) -> Mapping[LogId, Offset]:
+        await trio.lowlevel.checkpoint()
+        assert set(logs) <= {there}, "who leads the others is not asked"
+        return told
+
     led: dict[LogId, Any] = {
         LogId.of_offsets(0): None,
         LogId.of_offsets(1): None,
         LogId.of_topic(TOPIC, 0): SimpleNamespace(visibility=SimpleNamespace(high_watermark=Offset(10))),
         LogId.of_topic(TOPIC, 1): SimpleNamespace(visibility=SimpleNamespace(high_watermark=Offset(10))),
     }
-    return GroupReader(data_logs, led, place_of, members, lambda log: log == LogId.of_topic(ELSEWHERE, 0))
+    return GroupReader(data_logs, led, place_of, members, lambda log: log == there, high_watermarks_elsewhere)
 
 
 async def test_groups_are_those_with_offsets_and_those_with_members(data_logs: LmdbDataLogs) -> None:
@@ -91,8 +99,11 @@ async def test_lag_is_what_lies_between_the_committed_offset_and_the_end(data_lo
     assert (gone.place.deleted, gone.high_watermark, gone.lag) == (True, None, 0)
 
 
-async def test_lag_in_a_partition_that_another_process_leads_is_not_known(data_logs: LmdbDataLogs) -> None:
-    """It is not taken for none."""
+async def test_lag_in_a_partition_that_another_process_leads_is_what_that_one_says(data_logs: LmdbDataLogs) -> None:
+    """If it does not answer, the lag is not known, and not taken for none."""
+    told = {LogId.of_topic(ELSEWHERE, 0): Offset(7)}
+    groups = await reader(data_logs, MemoryMembers({}), told)()
+    assert sorted((each.elsewhere, each.lag) for each in groups[2].partitions) == [(False, 8), (True, 5)]
     groups = await reader(data_logs, MemoryMembers({}))()
     assert sorted((each.elsewhere, each.lag) for each in groups[2].partitions) == [(False, 8), (True, None)]
 
