@@ -224,7 +224,8 @@ class OtherCoordinators(Protocol):
     async def hear(self, transactional_id: str) -> None:
         """Wait until the id's coordinator has said, since the start of this broker, which transactions are open here.
 
-        It does so once the two are connected. This broker's own has nothing to say.
+        It does so once the two are connected. This broker's own has nothing to say. Raises Stopped if this broker stops
+        before that.
         """
         ...
 

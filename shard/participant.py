@@ -43,6 +43,7 @@ from coordinator.messages import (
     Prepared,
     Resume,
     Resumed,
+    Stopped,
     Undecided,
 )
 from fairlog_types import (
@@ -191,7 +192,8 @@ class Participant:
         self._said_all: set[ShardNumber] = set()
         """Whose coordinators have, since the start of this shard, said what is undecided."""
         self._heard = trio.Event()
-        """Set, and replaced, when one of them says so."""
+        """Set, and replaced, when one of them says so, or is given up."""
+        self._given_up: set[ShardNumber] = set()
 
     @property
     def whole_since(self) -> LeaderEpoch:
@@ -220,9 +222,23 @@ class Participant:
             await self._heard.wait()
 
     async def hear(self, coordinator: ShardNumber) -> None:
-        """Wait until that shard's coordinator has said, since the start of this shard, what is undecided."""
+        """Wait until that shard's coordinator has said, since the start of this shard, what is undecided.
+
+        Raises Stopped if this shard stops before that.
+        """
         while coordinator not in self._said_all:
+            if coordinator in self._given_up:
+                raise Stopped("this shard has stopped before another one has said what is undecided")
             await self._heard.wait()
+
+    def give_up(self, shard: ShardNumber) -> None:
+        """This shard stops, and that one is lost: `hear` does not wait for it."""
+        self._given_up.add(shard)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._heard.set()
+        self._heard = trio.Event()
 
     def has_added(self, message: AddLog) -> bool:
         """Whether the producer has a transaction open in this epoch to which the log was added, see `note_added`."""
@@ -340,8 +356,7 @@ class Participant:
         for txid in self._unsaid.pop(shard, set()) - undecided.keys():
             self._end(txid)
         self._said_all.add(shard)
-        self._heard.set()
-        self._heard = trio.Event()
+        self._tell()
 
     def _end(self, txid: TxId) -> None:
         """Its coordinator, in another shard, does not go on with it."""

@@ -177,7 +177,7 @@ class Shard:
         await links.run(commands, routed.welcomed, task_status=task_status)
 
     async def hear(self, coordinator: ShardNumber) -> None:
-        """See `Participant.hear`."""
+        """See `Participant.hear`. Raises Stopped."""
         await self._participant.hear(coordinator)
 
     async def add_log(self, coordinator: ShardNumber, message: AddLog) -> Refusal | None:
@@ -332,7 +332,12 @@ async def open_shard(
             yield Shard(partitions, participant, make_coordinator(participants=participant), whole_since)
         else:
             commits = Commits()
-            links = Links(leader_epoch, placement.others(directory.number), neighbours.transport, commits.forget)
+
+            def give_up(other: ShardNumber) -> None:
+                commits.forget(other)
+                participant.give_up(other)
+
+            links = Links(leader_epoch, placement.others(directory.number), neighbours.transport, give_up)
             routed = RoutedParticipants(participant, links, neighbours.shard_of, commits)
             coordinator = make_coordinator(participants=routed)
             kept_cuts = KeptCuts(lambda: partitions.copier_statistics().copied_records)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from coordinator.answers import Granted, Refusal
-from coordinator.messages import Begin
+from coordinator.messages import Begin, Stopped
 from fairlog_types import LogId, ProducerEpoch, ShardNumber, StorageFailure
 from partition.answers import Appended
 from shard.adding import AddLog
@@ -130,6 +131,31 @@ async def test_coordinator_that_is_down_is_asked_once_and_answers_when_it_is_bac
         assert isinstance(await writer.append(LOG, b"v"), Appended)
         await end(writer)
         assert await cluster.values(LOG) == {LOG: [b"v"]}
+
+
+@pytest.mark.parametrize("lost_first", [True, False])
+async def test_stop_waits_for_no_coordinator_that_is_down(tmp_path: Path, lost_first: bool) -> None:
+    """A shard that has just started may be asked for something of which only that coordinator knows."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        cluster.kill(COORDINATOR)
+        await cluster.start_again(LEADER, cluster.kill(LEADER))
+        shard = cluster.shards[LEADER]
+        stopped = trio.Event()
+
+        async def hear() -> None:
+            with pytest.raises(Stopped):
+                await shard.hear(COORDINATOR)
+            stopped.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hear)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            steps = [lambda: shard.disconnected(COORDINATOR), shard.stop]
+            for step in steps if lost_first else reversed(steps):
+                assert not stopped.is_set()
+                step()
+            with trio.fail_after(5):
+                await stopped.wait()
 
 
 async def test_coordinator_that_has_not_recovered_answers_when_it_has(tmp_path: Path) -> None:

@@ -40,12 +40,14 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
 import trio
 
 from coordinator.answers import Refusal
+from coordinator.messages import Stopped
 from coordinator.states import IdState
 from datalog.batch import (
     BadBatch,
@@ -247,7 +249,8 @@ async def _open_as_it_comes(
 ) -> TxId | ErrorCode | None:
     """The transaction to which the request belongs: looked up once, since each partition's append may wait.
 
-    What another broker's coordinator has open here, only that one knows after a restart, so it is waited for.
+    What another broker's coordinator has open here, only that one knows after a restart, so it is waited for; unless
+    this broker stops.
     """
     elsewhere = not broker.coordinates(transactional_id)
     producer_id = _producer_id_untrusted(request) if elsewhere else broker.coordinator.producer_id_of(transactional_id)
@@ -256,7 +259,7 @@ async def _open_as_it_comes(
     opened = broker.partitions.open_transaction_of(producer_id)
     if opened is not None or not elsewhere or broker.other_coordinators is None:
         return opened
-    with trio.move_on_at(deadline):
+    with trio.move_on_at(deadline), suppress(Stopped):
         await broker.other_coordinators.hear(transactional_id)
         return broker.partitions.open_transaction_of(producer_id)
     return ErrorCode.REQUEST_TIMED_OUT
