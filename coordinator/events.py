@@ -6,7 +6,7 @@ that asks something is the last of its step: its answer is the next event.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from coordinator.answers import Answer
@@ -55,6 +55,8 @@ class LogsBegun:
     requested: tuple[LogId, ...]
     leader_epochs: Mapping[LogId, LeaderEpoch]
     now_ms: int
+    failed: Collection[LogId] = ()
+    """Those that could not begin because their shard's disk has failed."""
 
 
 @dataclass(frozen=True, slots=True)

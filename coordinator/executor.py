@@ -242,7 +242,7 @@ class Executor:
             return None
         if begun.refused:
             _log.info("logs refused", txid=str(effect.message.txid), refused=words(begun.refused))
-        return ev.LogsBegun(effect.requested, begun.leader_epochs, self.now_ms())
+        return ev.LogsBegun(effect.requested, begun.leader_epochs, self.now_ms(), begun.failed)
 
     async def _with_fresh_id(self, event: ev.Event) -> ev.Init | ev.End | None:
         assert isinstance(event, ev.Init | ev.End)

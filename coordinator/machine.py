@@ -43,7 +43,7 @@ from coordinator.messages import Begin, Prepare, Resume
 from coordinator.producer import OpenTransaction, Outcome, Producer
 from coordinator.states import NEXT_STATES, EventKind, IdState
 from coordinator.steps import Step
-from fairlog_types import Placement, ProducerEpoch, TxId
+from fairlog_types import LogId, Placement, ProducerEpoch, TxId
 
 LOST_NUMBERS = 1_000_000
 """Skipped when BEGINs may be lost, so that no TxId is used twice: more transactions than can begin in one
@@ -117,7 +117,9 @@ def _add_while_preparing(producer: Producer, event: ev.Add) -> Step:
 def _begun(producer: Producer, event: ev.LogsBegun) -> Step:
     before = producer.transaction
     logs = {**(before.logs if before else {}), **event.leader_epochs}
-    answers = {log: None if log in logs else Refusal.UNKNOWN_LOG for log in event.requested}
+    answers: dict[LogId, Refusal | None] = dict.fromkeys(event.requested, Refusal.UNKNOWN_LOG)
+    answers |= dict.fromkeys(event.failed, Refusal.STORAGE)
+    answers |= {log: None for log in event.requested if log in logs}
     if not event.leader_epochs:
         return producer, (*_asked_in_vain(producer, event.now_ms), ev.AnswerWith(answers))
     started_ms = before.started_ms if before else event.now_ms

@@ -20,7 +20,7 @@ and 7).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -41,6 +41,8 @@ class Begun:
 
     leader_epochs: Mapping[LogId, LeaderEpoch]
     refused: Mapping[LogId, str]
+    failed: Collection[LogId] = field(default=(), repr=False)
+    """Those of `refused` whose shard's disk has failed. No shard sends it: one whose disk has failed refuses all."""
 
 
 class Stopped(StorageFailure):

@@ -42,7 +42,7 @@ from coordinator.messages import (
     Resumed,
     Undecided,
 )
-from fairlog_types import LogId, Placement, ShardNumber, TxId
+from fairlog_types import LeaderEpoch, LogId, Placement, ShardNumber, TxId
 from shard.commands import ApplyAll, Failed, PrepareAll, SaidAll
 from shard.holding import Commits
 from shard.links import Asked, Links
@@ -97,7 +97,9 @@ class RoutedParticipants:
         """See `Participants.begin`. Raises StorageFailure if the own shard refuses writes; others refuse their logs."""
         logs = self._by_shard(message.logs)
         asked = self._ask({shard: Begin(message.txid, tuple(of)) for shard, of in logs.items() if shard is not None})
-        epochs, refused = {}, {}
+        epochs: dict[LogId, LeaderEpoch] = {}
+        refused: dict[LogId, str] = {}
+        failed: list[LogId] = []
         if OWN in logs:
             begun = await self._own.begin(Begin(message.txid, tuple(logs[OWN])))
             epochs, refused = dict(begun.leader_epochs), dict(begun.refused)
@@ -105,10 +107,11 @@ class RoutedParticipants:
             begun = await answer.answer()
             if isinstance(begun, Failed):
                 refused |= dict.fromkeys(logs[shard], begun.reason)
+                failed += logs[shard]
             else:
                 epochs |= begun.leader_epochs
                 refused |= begun.refused
-        return Begun(epochs, refused)
+        return Begun(epochs, refused, failed)
 
     async def resume(self, message: Resume) -> Resumed:
         """See `Participants.resume`. All shards are asked, for they may hold what was just being added.

@@ -258,6 +258,8 @@ class MemoryCoordinator:
         """What `has_added` knows."""
         self.unknown_logs: set[LogId] = set()
         """Which cannot be added, because nobody leads them."""
+        self.failed_logs: set[LogId] = set()
+        """Which cannot be added, because their shard's disk has failed."""
         self._next_id = 40
 
     async def _called(self, *call: object) -> Refusal | None:
@@ -300,7 +302,9 @@ class MemoryCoordinator:
         refusal = await self._called("add", transactional_id, producer_id, epoch, tuple(logs), connection)
         if refusal is not None:
             return refusal
-        return {log: Refusal.UNKNOWN_LOG if log in self.unknown_logs else None for log in logs}
+        answers: dict[LogId, Refusal | None] = dict.fromkeys(logs)
+        answers |= dict.fromkeys(self.unknown_logs & answers.keys(), Refusal.UNKNOWN_LOG)
+        return answers | dict.fromkeys(self.failed_logs & answers.keys(), Refusal.STORAGE)
 
     async def end(
         self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, commit: bool, connection: int

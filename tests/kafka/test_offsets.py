@@ -360,6 +360,12 @@ async def test_offsets_log_refused_by_the_coordinator_has_its_code(ask, memory, 
         assert (await ask(ADD, 1, **add())).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
+async def test_offsets_log_whose_shard_has_a_failed_disk_is_refused_as_abortable(ask, memory):
+    """Java's client would give up its producer for KAFKA_STORAGE_ERROR, and other groups can be added."""
+    memory.coordinator.failed_logs.add(memory.offsets.log_of("groups"))
+    assert (await ask(ADD, 3, **add())).error_code == ErrorCode.TRANSACTION_ABORTABLE
+
+
 async def test_offsets_log_of_impossible_names_is_not_added(ask, memory):
     """Neither reaches the coordinator; a failed disk is told as one."""
     assert (await ask(ADD, 3, **add(group=""))).error_code == ErrorCode.INVALID_GROUP_ID

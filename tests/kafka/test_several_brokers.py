@@ -464,6 +464,15 @@ async def test_partition_that_another_broker_does_not_lead_yet_can_be_added_soon
     assert ID_ERROR[key](await ask(key, version, **id_fields(key, id_of(1))), version) == code
 
 
+@each_version(24)
+async def test_partition_whose_shard_has_a_failed_disk_is_refused_for_that(ask, memory, key, version):
+    """On CONCURRENT_TRANSACTIONS clients would ask again until somebody restarts that shard."""
+    memory.spread(SHARDS, SHARDS // 2)
+    memory.topics.create_now("t", partitions=2)
+    memory.coordinator.failed_logs.add(LogId.of_topic(T, 0))
+    assert ID_ERROR[key](await ask(key, version, **id_fields(key, id_of(1))), version) == ErrorCode.KAFKA_STORAGE_ERROR
+
+
 async def test_producer_without_a_transactional_id_gets_its_id_from_every_broker(ask, memory):
     """The ids are the cluster's."""
     assert (await ask(22, 4, **id_fields(22, id_of(0)) | {"transactional_id": None})).error_code == 0

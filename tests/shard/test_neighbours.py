@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from coordinator.answers import Granted
+from coordinator.answers import Granted, Refusal
 from coordinator.group_records import PrepareCommitRecord, decode_group
 from coordinator.messages import UNCOUNTED
 from fairlog_types import LogId, ShardNumber
@@ -232,6 +232,16 @@ async def test_log_whose_shard_has_failed_may_lack_what_it_has_prepared(tmp_path
             assert partition.may_lack_commits
             assert not cluster.shards[ShardNumber(1)].partitions.by_log[log_of(1, 1)].may_lack_commits
             cluster.way.cut.clear()
+
+
+async def test_log_whose_shard_has_failed_is_refused_for_its_disk(tmp_path: Path) -> None:
+    """Nobody may take it for one that is not led yet, which is asked for again without end. The other one is added."""
+    async with open_cluster(tmp_path) as cluster:
+        writer = await cluster.writer("t")
+        cluster.shards[ShardNumber(1)].partitions.refuse_writes("the disk is full")
+        it, coordinator = writer.granted, cluster.coordinator(0)
+        added = await coordinator.add_logs("t", it.producer_id, it.epoch, [OWN, OTHER], 1)
+        assert added == {OWN: None, OTHER: Refusal.STORAGE}
 
 
 async def test_log_without_records_is_prepared_again_after_a_loss_of_power(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ Behaviour
   repeat the request without end (docs/decisions/0003-deleted-topics.md).
 - A partition that its broker does not lead yet is CONCURRENT_TRANSACTIONS, on which clients repeat the request after
   20 ms: another broker hears of a new topic a moment after it is made.
+- A partition whose shard refuses writes, because its disk has failed, is KAFKA_STORAGE_ERROR: clients abort. Those that
+  the shard does not lead are added.
 - If the broker has aborted the transaction and the client has not: the code on which this client asks for a new epoch,
   aborts, or stops (`must_abort.py`).
 - A transactional id that another broker coordinates is NOT_COORDINATOR.

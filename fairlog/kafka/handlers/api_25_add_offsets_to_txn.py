@@ -4,6 +4,8 @@ Behaviour
 - Adds the group's offsets log to the transaction, as AddPartitionsToTxn adds a partition. The first such request begins
   the transaction. Without it, TxnOffsetCommit is refused.
 - If the broker has aborted the transaction and the client has not: see `must_abort.py`.
+- A group whose shard refuses writes, because its disk has failed, is TRANSACTION_ABORTABLE: Java's client gives up on
+  KAFKA_STORAGE_ERROR here.
 - A transactional id that another broker coordinates is NOT_COORDINATOR.
 
 Version notes
@@ -76,6 +78,8 @@ async def _add(context: Context, request: AddOffsetsToTxnRequest) -> ErrorCode:
     refusal = outcome if isinstance(outcome, Refusal) else outcome[log]
     if refusal is None:
         return ErrorCode.NONE
+    if refusal is Refusal.STORAGE and refusal is not outcome:  # only of the shard that has the group
+        return ErrorCode.TRANSACTION_ABORTABLE
     if refusal is Refusal.MUST_ABORT:
         return must_abort_code(ADD_OFFSETS, context.client)
     return code_of_refusal(refusal, knows_producer_fenced=context.version >= 2)
