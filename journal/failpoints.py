@@ -8,7 +8,7 @@ A crash test starts a node with
 and the nth time (from 1) that the point is reached the process kills itself with SIGKILL, or the call raises
 OSError(EIO) as a broken disk would. `fairlog serve` passes its environment to `arm`; importing this module arms
 nothing. The names form one vocabulary, shared by unit tests and crash tests; an unknown name ends the node at its
-start, with a sentence, rather than test nothing.
+start, with a sentence, rather than test nothing. A node of one shard never reaches those of BETWEEN_SHARDS.
 """
 
 from __future__ import annotations
@@ -65,7 +65,28 @@ FAILPOINTS: Mapping[str, str] = {
     "shards.add.before_commit": "inside the LMDB transaction that adds a shard, all is written",
     "shards.add.after_commit": "the shard is added, and nobody has been told",
 }
-"""Every point that `reach` may name, and what is true there."""
+"""The points of one shard, and of a change of the shards; and what is true there."""
+
+BETWEEN_SHARDS: Mapping[str, str] = {
+    "participant.begun": "a log has begun a transaction of another shard's coordinator, which has no answer",
+    "participant.prepare.appended": "PREPARED is in a local journal, not on disk",
+    "participant.prepare.flushed": "all PREPARED of a shard are on disk, the other shard's coordinator has no answer",
+    "participant.applied": "what another shard's coordinator has decided is visible, and it has no answer",
+    "participant.discarded": "what another shard's coordinator has aborted is discarded, not on disk",
+    "participant.said_all.resumed": "what another shard's coordinator goes on with is taken up, the rest not aborted",
+    "participant.said_all.done": "the rest is aborted, too, not on disk; nobody has been told",
+    "participant.offsets_written": "offsets of a group are written for another shard's transaction, without an answer",
+    "coordinator.log_added": "a log is added to a transaction for its leader in another shard, which has no answer",
+    "coordinator.prepared_elsewhere": "all other shards have prepared; PREPARE_COMMIT may not be on disk",
+    "coordinator.visible_everywhere": "a commit is visible in all shards; nothing says so on disk",
+    "cuts.held": "a coordinator holds for a cut, and nothing is under way; who takes the cut has not heard",
+    "cuts.taken": "all coordinators hold, and all ends are known; none has been released",
+    "cuts.keep.before_commit": "inside the LMDB transaction that keeps a cut over all shards in one of them",
+    "cuts.keep.after_commit": "a cut is kept in one shard, perhaps not in others",
+}
+"""The points of what several shards do together; and what is true there. To kill: no disk is there that could fail."""
+
+_KNOWN = {**FAILPOINTS, **BETWEEN_SHARDS}
 
 
 class _Armed:
@@ -82,7 +103,7 @@ class _Armed:
         return self._name
 
     def reached(self, name: str) -> None:
-        assert name in FAILPOINTS, f"no failpoint is registered as {name!r}"
+        assert name in _KNOWN, f"no failpoint is registered as {name!r}"
         if name != self._name:
             return
         with self._lock:
@@ -109,9 +130,9 @@ def arm(environment: Mapping[str, str]) -> None:
     if specification is not None:
         name, _, rest = specification.partition(":")
         action, _, nth = rest.partition(":")
-        if name not in FAILPOINTS or action not in ("kill", "fail") or not nth.isdecimal() or int(nth) < 1:
+        if name not in _KNOWN or action not in ("kill", "fail") or not nth.isdecimal() or int(nth) < 1:
             raise ValueError(
-                f"FAIRLOG_FAILPOINT={specification!r} is not <name>:<kill|fail>:<nth>; names: {', '.join(FAILPOINTS)}"
+                f"FAIRLOG_FAILPOINT={specification!r} is not <name>:<kill|fail>:<nth>; names: {', '.join(_KNOWN)}"
             )
         armed = _Armed(name, action, int(nth))
     _armed = armed

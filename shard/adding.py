@@ -15,6 +15,7 @@ import trio
 from coordinator.answers import Refusal
 from coordinator.service import Coordinator
 from fairlog_types import LogId, ProducerEpoch, ProducerId, ShardNumber, StorageFailure
+from journal.failpoints import reach
 from shard.holding import Commits
 from shard.links import Asked, Links
 
@@ -75,4 +76,7 @@ class AddingForOthers:
             return LogAdded(Refusal.STORAGE)
         if added is Refusal.STOPPING:
             await trio.sleep_forever()  # the next start is asked again
-        return LogAdded(added if isinstance(added, Refusal) else added[message.log])
+        refusal = added if isinstance(added, Refusal) else added[message.log]
+        if refusal is None:
+            reach("coordinator.log_added")
+        return LogAdded(refusal)

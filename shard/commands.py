@@ -32,6 +32,7 @@ from coordinator.messages import (
     Undecided,
 )
 from fairlog_types import CorruptStorage, ShardNumber, StorageFailure, TxId
+from journal.failpoints import reach
 from journal.journal import NoFiles
 from shard.adding import AddingForOthers, AddLog
 from shard.cut_messages import (
@@ -205,7 +206,9 @@ def _at_once(answer: Any) -> Callable[[], Awaitable[Any]]:
 
 async def _visible(application: Application) -> tuple[Applied, ...]:
     with suppress(StorageFailure):
-        return tuple(await application.visible())
+        applied = tuple(await application.visible())
+        reach("participant.applied")
+        return applied
     await trio.sleep_forever()
     raise AssertionError("nobody wakes this task")
 

@@ -38,6 +38,7 @@ from typing import TypeVar
 import trio
 
 from fairlog_types import LogId, ShardNumber
+from journal.failpoints import reach
 from shard.asking import NoAnswer, Question, answers_of
 from shard.cut_messages import (
     AwaitEnds,
@@ -252,6 +253,7 @@ class Cutting:
             if not _all_held((await self._own_cuts.hold(self._own, number)(), *await answers_of(asked))):
                 return None
             found = await inside()
+            reach("cuts.taken")
             asked = await self._ask(dict.fromkeys(others, Release(number)), HOLD_S)
             released = True
             held = self._own_cuts.release(self._own, number), *await answers_of(asked)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from fairlog_types import ProducerEpoch, ProducerId, ShardNumber, StorageFailure
+from journal.failpoints import reach
 from shard.links import Links
 from shard.offset_messages import OffsetsRefused, WhyNotWritten, WriteOffsets
 
@@ -71,9 +72,11 @@ class OwnOffsets:
         await self._served.wait()
         assert self._write is not None
         try:
-            return await self._write(message)
+            refused = await self._write(message)
         except StorageFailure as failure:
             return OffsetsRefused(WhyNotWritten.STORAGE, str(failure))
+        reach("participant.offsets_written")
+        return refused
 
 
 def _started_again(shard: ShardNumber) -> OffsetsRefused:

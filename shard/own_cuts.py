@@ -10,6 +10,7 @@ import trio
 
 from datalog.cuts import EndsAtCut
 from fairlog_types import CorruptStorage, LogId, Offset, ShardNumber, StorageFailure
+from journal.failpoints import reach
 from shard.cut_messages import Cuts, CutsOf, FindCuts, FindEnds, Held, KeepEnds, NoCut, Noted
 from shard.ends import OWN_WAIT_S, AskedEnds, Coordinates
 from shard.holding import Commits
@@ -56,7 +57,10 @@ class OwnCuts:
         drained = self._commits.hold(taker, number)
 
         async def held() -> Held:
-            return Held(await drained())
+            has_drained = await drained()
+            if has_drained:
+                reach("cuts.held")
+            return Held(has_drained)
 
         return held
 
@@ -88,6 +92,8 @@ class OwnCuts:
         def store() -> None:
             with self.partitions.data_logs.write() as writer:
                 writer.put_common_cut(number, ends)
+                reach("cuts.keep.before_commit")
+            reach("cuts.keep.after_commit")
 
         async with self._storing:
             try:

@@ -353,8 +353,10 @@ class Participant:
             held = any(partition.state.held(txid) is not None for partition in led.values())
             if not held and not (was_open and self._is_held(txid)):
                 self._forget(txid)  # it is applied here; nothing more will be said of it
+        reach("participant.said_all.resumed")
         for txid in self._unsaid.pop(shard, set()) - undecided.keys():
             self._end(txid)
+        reach("participant.said_all.done")
         self._said_all.add(shard)
         self._tell()
 
@@ -406,6 +408,7 @@ class Participant:
         begun = await self.begin(message)
         if begun.leader_epochs:
             self._coordinators[message.txid] = coordinator
+            reach("participant.begun")
         return begun
 
     async def begin(self, message: Begin) -> Begun:
@@ -533,6 +536,7 @@ class Participant:
                     if not partition.has_gone:
                         refused.setdefault(log, found)
                     continue
+                reach("participant.prepare.appended")
                 records, through = found
                 counts[txid][log] = Expected(leader_epoch, records)
                 flushing[partition] = max(flushing.get(partition, through), through)
@@ -545,6 +549,7 @@ class Participant:
                 if is_again:
                     raise
                 refused.setdefault(partition.log, str(failure))
+        reach("participant.prepare.flushed")
         return Prepared(refused, gone, counts)
 
     async def _prepare_in(
@@ -650,6 +655,7 @@ class Participant:
         """As `discard`, for the coordinator of another shard. While this one recovers it is done in its turn."""
         if self._said_again is None:
             self.discard(message)
+            reach("participant.discarded")
         else:
             self._end(message.txid)
 

@@ -43,6 +43,7 @@ from coordinator.messages import (
     Undecided,
 )
 from fairlog_types import LeaderEpoch, LogId, Placement, ShardNumber, TxId
+from journal.failpoints import reach
 from shard.commands import ApplyAll, Failed, PrepareAll, SaidAll
 from shard.holding import Commits
 from shard.links import Asked, Links
@@ -219,6 +220,7 @@ class _RoutedPreparation:
             gone |= prepared.gone
             for txid, of in prepared.counts.items():
                 counts.setdefault(txid, {}).update(of)
+        reach("coordinator.prepared_elsewhere")
         return Prepared(refused, gone, counts)
 
 
@@ -249,6 +251,8 @@ class _RoutedApplication:
         for shard, asked in self._asked.items():
             for part, applied in zip(self._others[shard], await asked.answer(), strict=True):
                 places[part.txid] += applied.placements
+        if self._asked:
+            reach("coordinator.visible_everywhere")
         self._commits.ended(places)
         return [Applied(tuple(places[message.txid])) for message in self._messages]
 

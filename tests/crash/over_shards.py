@@ -3,7 +3,11 @@
 One trial: arm the coordinator's process or a participant's; run a transaction with records in two partitions of each
 shard, and commit or abort it; the process dies at the point, and its supervisor starts it again. The client repeats
 what was not answered, as clients do. Then a successor commits a transaction to the same partitions, and when that can
-be read, the first one is judged: committed as it was answered, in all partitions or in none.
+be read, the first one is judged: committed as it was answered, in all partitions or in none, also below each cut that
+was taken meanwhile.
+
+A transaction passes some points of what shards do together only if there is something beside it: cuts are asked for,
+one is kept, or its coordinator is killed first, so that it has to say again with what it goes on.
 
     python -m tests.crash.over_shards --mode journal
 
@@ -19,10 +23,11 @@ import os
 import random
 import signal
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -30,9 +35,10 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from journal.failpoints import FAILPOINTS
+from pyspark_fairlog.native import CutPartition, Native, NativeError, Topics
 from scripts.node_process import NodeProcess
 from tests.clients.modes import MODE_CONFIG, Mode
-from tests.clients.raw_client import NONE
+from tests.clients.raw_client import NONE, RawClient, batch
 from tests.crash import armed
 from tests.crash.harness import SMALL
 from tests.history.batches import batches_of
@@ -40,6 +46,8 @@ from tests.history.layout import OUT
 from tests.history.raw_producer import ABORTED_BY_THE_BROKER, RawProducer, Refused, Unanswered
 from tests.history.routes import Routes
 
+BALLAST, BALLAST_RECORDS = "ballast", 12_000
+"""After so many records in one shard a cut is kept soon."""
 PROCESSES = 3
 PARTITIONS = 2 * PROCESSES
 """Two in each shard."""
@@ -53,9 +61,11 @@ KILLS_PER_LIFE = 3
 """Of one process, until the supervisor is killed, too: it lets a process wait that keeps dying."""
 TIMEOUT_MS = 60_000
 PATIENCE_S = 30.0
+CUT_S = 5.0
+"""How long a cut is waited for, before another broker is asked."""
 POLL_S = 0.005
 
-ABORT_POINTS = ("group.prepare_abort.appended", "group.aborted.appended")
+ABORT_POINTS = ("group.prepare_abort.appended", "group.aborted.appended", "participant.discarded")
 """Those that a transaction only passes when it is aborted."""
 _NOT_HERE = (
     "retention.",
@@ -73,6 +83,29 @@ PARTICIPANT_POINTS = tuple(
     name for name in POINTS if name.startswith(("journal.", "copier.", "coordinator.place.between_logs"))
 )
 """And those in a participant's."""
+TOGETHER: Mapping[str, Sequence[int]] = {
+    "participant.begun": (PARTICIPANT,),
+    "participant.prepare.appended": (PARTICIPANT,),
+    "participant.prepare.flushed": (PARTICIPANT,),
+    "participant.applied": (PARTICIPANT,),
+    "participant.discarded": (PARTICIPANT,),
+    "participant.said_all.resumed": (PARTICIPANT,),
+    "participant.said_all.done": (PARTICIPANT,),
+    "coordinator.log_added": (COORDINATOR,),
+    "coordinator.prepared_elsewhere": (COORDINATOR,),
+    "coordinator.visible_everywhere": (COORDINATOR,),
+    "cuts.held": (COORDINATOR, PARTICIPANT),
+    "cuts.taken": (COORDINATOR,),
+    "cuts.keep.before_commit": (COORDINATOR, PARTICIPANT),
+    "cuts.keep.after_commit": (COORDINATOR, PARTICIPANT),
+}
+"""The points of what shards do together, and in which processes: the coordinator's takes the cuts, too."""
+OF_CUTS = "cuts."
+LATE = (OF_CUTS, "participant.discarded")
+"""These may be passed a while after the transaction."""
+OF_A_RESTARTED_COORDINATOR = "participant.said_all."
+OF_VERSION_2 = ("coordinator.log_added",)
+"""Only in transactions of version 2 a partition's leader has it added."""
 
 
 class Outcome(Enum):
@@ -99,6 +132,8 @@ class KillsOverShards:
     _trials: Iterator[int] = field(default_factory=itertools.count)
     _lives: Counter[int] = field(default_factory=Counter[int])
     """How often each process was killed since the supervisor was started."""
+    _cuts: list[Sequence[CutPartition]] = field(default_factory=list[Sequence[CutPartition]])
+    """Those that were taken beside the last transaction."""
 
     def __post_init__(self) -> None:
         more = {"FAIRLOG_JOURNAL_GROUP_JOURNALS": str(PROCESSES)} | armed.environment(self._order)
@@ -117,7 +152,8 @@ class KillsOverShards:
         try:
             admin = AdminClient({"bootstrap.servers": self._node.listening, "log_level": 0})
             new = NewTopic(OUT, PARTITIONS, 1, config={MODE_CONFIG: self.mode.value})
-            admin.create_topics([new])[OUT].result(timeout=PATIENCE_S)
+            for created in admin.create_topics([new, NewTopic(BALLAST, PROCESSES, 1)]).values():
+                created.result(timeout=PATIENCE_S)
             yield
             self._routes.close()
             status = self._node.stop()
@@ -138,7 +174,8 @@ class KillsOverShards:
     def kill_once(self, point: str, number: int, rng: random.Random) -> None:
         """Kill the process at one of the first passes of the point there. AssertionError if there is none."""
         commit = point not in ABORT_POINTS
-        nth = rng.choice(FIRST) if point.startswith("journal.") else 1
+        is_repeated = point.startswith("journal.") or point == "participant.prepare.appended"
+        nth = rng.choice(FIRST[: 2 if point == "participant.prepare.appended" else None]) if is_repeated else 1
         killed = self.trial(point, number, nth, commit=commit)
         assert killed, f"{self._where(point, number, nth)}: the transaction does not pass it"
 
@@ -148,9 +185,18 @@ class KillsOverShards:
         transactional_id = self._id_of_coordinator(name)
         process = self._process(number)
         armed.arm(process, f"{point}:kill:{nth}", self._order)
-        outcome = self._transaction(transactional_id, name, commit=commit)
-        if outcome is Outcome.COMMITTED:
-            self._wait_for_all(name)  # the last passes are after the answer
+        with self._cuts_taken() if point.startswith(OF_CUTS) else nullcontext():
+            outcome = self._transaction(
+                transactional_id,
+                name,
+                commit=commit,
+                version=2 if point in OF_VERSION_2 else 1,
+                kill_before_end=point.startswith(OF_A_RESTARTED_COORDINATOR),
+            )
+            if outcome is Outcome.COMMITTED:
+                self._wait_for_all(name)  # the last passes are after the answer
+            if point.startswith(LATE):
+                self._wait_until_gone(process)
         by_point = self._is_gone(process)
         if not by_point:
             os.kill(process, signal.SIGKILL)  # it is armed
@@ -176,9 +222,42 @@ class KillsOverShards:
         ids = (f"{name}.{number}" for number in itertools.count())
         return next(each for each in ids if self._routes.coordinator_number(each) == COORDINATOR)
 
-    def _transaction(self, transactional_id: str, value: str, *, commit: bool) -> Outcome:
-        """A record in each partition; what the client knows of its end."""
-        producer = RawProducer(self._node.listening, transactional_id, 1, TIMEOUT_MS)
+    @contextmanager
+    def _cuts_taken(self) -> Iterator[None]:
+        """Cuts are asked for all the while; they are in `_cuts` then.
+
+        So many records are written that one is kept soon.
+        """
+        over = threading.Event()
+        asking = threading.Thread(target=self._take_cuts, args=(over,))
+        for partition in range(PROCESSES):
+            with suppress(OSError), RawClient(self._node.address) as client:  # a cut may be kept already
+                client.produce(BALLAST, partition, bytes(batch([b""] * BALLAST_RECORDS)))
+        asking.start()
+        try:
+            yield
+        finally:
+            over.set()
+            asking.join()
+
+    def _take_cuts(self, over: threading.Event) -> None:
+        for address in itertools.cycle(self._node.listening.split(",")):
+            if over.is_set():
+                return
+            try:
+                with Native.connect(address, timeout_s=CUT_S) as native:
+                    self._cuts.append(native.cut(Topics((OUT,))))
+            except (OSError, NativeError):
+                time.sleep(POLL_S)
+
+    def _transaction(
+        self, transactional_id: str, value: str, *, commit: bool, version: int = 1, kill_before_end: bool = False
+    ) -> Outcome:
+        """A record in each partition; what the client knows of its end.
+
+        `kill_before_end`: before the client ends it, its coordinator is killed, and started again.
+        """
+        producer = RawProducer(self._node.listening, transactional_id, version, TIMEOUT_MS)
         asked, self._why = False, ""
         try:
             producer.init()
@@ -186,6 +265,11 @@ class KillsOverShards:
                 producer.add(partition)
             for partition in range(PARTITIONS):
                 producer.produce(partition, value)
+            if kill_before_end:
+                coordinator = self._process(COORDINATOR)
+                os.kill(coordinator, signal.SIGKILL)
+                self._await_successor(COORDINATOR, coordinator)
+                self._lives[COORDINATOR] += 1
             asked = commit
             producer.end(commit=commit)
         except Unanswered as error:
@@ -202,13 +286,20 @@ class KillsOverShards:
 
     def _judge(self, transactional_id: str, value: str, outcome: Outcome, where: str) -> None:
         """A successor ends what is open, and commits; then the transaction is there whole, or not at all."""
-        after = self._transaction(transactional_id, f"{value}-after", commit=True)
-        assert after is Outcome.COMMITTED, f"{where}: the successor's is {after.value}: {self._why}\n{self._log_tail}"
+        deadline = time.monotonic() + PATIENCE_S
+        while (after := self._transaction(transactional_id, f"{value}-after", commit=True)) is not Outcome.COMMITTED:
+            told = f"{where}: the successor's is {after.value}: {self._why}\n{self._log_tail}"
+            assert time.monotonic() < deadline, told  # a process starts slowly beside much else
         self._wait_for_all(f"{value}-after")
-        found = [self._values(partition).count(value) for partition in range(PARTITIONS)]
+        places = [[at for at, each in self._records(partition) if each == value] for partition in range(PARTITIONS)]
+        found = [len(each) for each in places]
         allowed = {Outcome.COMMITTED: (1,), Outcome.ABORTED: (0,), Outcome.UNKNOWN: (0, 1)}[outcome]
         assert len(set(found)) == 1, f"{where}: {outcome.value}, and there {found} times\n{self._log_tail}"
         assert found[0] in allowed, f"{where}: {outcome.value}, and there {found} times\n{self._log_tail}"
+        for cut in self._cuts:
+            below = [sum(at < part.end for at in places[part.partition]) for part in cut]
+            assert len(set(below)) == 1, f"{where}: below a cut there {below} times: {cut}\n{self._log_tail}"
+        self._cuts.clear()
 
     def _wait_for_all(self, value: str) -> None:
         """Until the value can be read in each partition."""
@@ -218,8 +309,11 @@ class KillsOverShards:
             time.sleep(POLL_S)
 
     def _values(self, partition: int) -> list[str]:
-        """What a reader of committed records finds; nothing while the partition's leader is away."""
-        values: list[str] = []
+        return [value for _offset, value in self._records(partition)]
+
+    def _records(self, partition: int) -> list[tuple[int, str]]:
+        """What a reader of committed records finds, and where; nothing while the partition's leader is away."""
+        found: list[tuple[int, str]] = []
         offset = 0
         try:
             client = self._routes.leader(OUT, partition)
@@ -229,12 +323,15 @@ class KillsOverShards:
                     return []
                 batches = list(batches_of(bytes(row.records or b"")))
                 if not batches:
-                    return values
-                aborted = {each.producer_id for each in row.aborted_transactions or ()}
+                    return found
+                aborted = [(each.first_offset, each.producer_id) for each in row.aborted_transactions or ()]
                 for header, _data, records in batches:
                     offset = header.last_offset + 1
-                    if header.producer_id not in aborted:
-                        values += [value for _offset, value in records]
+                    of_it = [each for each in aborted if each[0] < offset and each[1] == header.producer_id]
+                    if header.control and of_it:
+                        aborted.remove(min(of_it))  # its marker ends it
+                    elif not of_it:
+                        found += records
         except OSError:
             self._routes.close()
             return []
@@ -247,6 +344,12 @@ class KillsOverShards:
                 if armed.number_of(process) == number:
                     return process
             assert time.monotonic() < deadline, f"process {number} is not there:\n{self._log_tail}"
+            time.sleep(POLL_S)
+
+    def _wait_until_gone(self, process: int) -> None:
+        """Or until it can be said that it does not pass its point."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not self._is_gone(process) and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
     def _is_gone(self, process: int) -> bool:
@@ -276,6 +379,10 @@ def main() -> None:
             for point, number, commit in itertools.product(POINTS, (COORDINATOR, PARTICIPANT), (True, False)):
                 passes = run.kill_at_every_pass(point, number, commit=commit)
                 print(f"{point}, process {number}, {'commit' if commit else 'abort'}: {passes} kills", flush=True)  # noqa: T201
+            for point, numbers in TOGETHER.items():
+                for number, nth in itertools.product(numbers, FIRST):
+                    killed = run.trial(point, number, nth, commit=point not in ABORT_POINTS)
+                    print(f"{point}, process {number}, pass {nth}: {'killed' if killed else 'none'}", flush=True)  # noqa: T201
         print(run.report())  # noqa: T201
 
 

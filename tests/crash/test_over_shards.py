@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.clients.modes import Mode
-from tests.crash.over_shards import COORDINATOR, PARTICIPANT, PARTICIPANT_POINTS, POINTS, KillsOverShards, Outcome
+from tests.crash.over_shards import (
+    COORDINATOR,
+    PARTICIPANT,
+    PARTICIPANT_POINTS,
+    POINTS,
+    TOGETHER,
+    KillsOverShards,
+    Outcome,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -26,3 +34,15 @@ def test_kill_of_one_process_leaves_a_transaction_over_shards_whole(tmp_path: Pa
     print(run.report())  # noqa: T201 - `pytest -rP` shows which points were hit
     assert run.outcomes[Outcome.COMMITTED]
     assert run.outcomes[Outcome.ABORTED]
+
+
+@pytest.mark.parametrize("mode", list(Mode), ids=lambda mode: mode.value)
+def test_kill_at_a_point_of_what_shards_do_together_leaves_a_transaction_whole(tmp_path: Path, mode: Mode) -> None:
+    """The same between the steps of the protocol of shards, and of the cuts over them."""
+    run = KillsOverShards(tmp_path, mode)
+    rng = random.Random(SEED)
+    with run.running():
+        for point, numbers in TOGETHER.items():
+            for number in numbers:
+                run.kill_once(point, number, rng)
+    print(run.report())  # noqa: T201

@@ -99,11 +99,12 @@ def test_failpoint_unregistered_name_is_our_bug() -> None:
 
 
 def test_failpoint_names_in_the_code_are_all_registered() -> None:
-    """Each `reach` in the rooms names a row of the table, and each of the journal's own rows is reached."""
+    """Each `reach` in the rooms names a row, and each row of the journal and of what shards do together is reached."""
     reached: set[str] = set()
     for room in ("journal", "partition", "coordinator", "copier", "shard", "fairlog"):
         for module in (ROOT / room).rglob("*.py"):
             if module.name != "failpoints.py":
                 reached |= set(re.findall(r'\breach\(\s*"([^"]+)"', module.read_text()))
-    assert reached <= set(failpoints.FAILPOINTS)
+    assert reached <= {*failpoints.FAILPOINTS, *failpoints.BETWEEN_SHARDS}
     assert {name for name in failpoints.FAILPOINTS if name.startswith("journal.")} <= reached
+    assert set(failpoints.BETWEEN_SHARDS) <= reached
