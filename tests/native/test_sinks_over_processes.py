@@ -73,6 +73,22 @@ def commit(native: Native, sink: str, batch: int, lanes: int, offsets: Offsets |
     return native.commit(**of(sink, batch), winners=winners, offsets=offsets)  # type: ignore[arg-type]
 
 
+def commit_or_write_again(node: NodeProcess, topic: str, sink: str, batch: int, group: str) -> Committed:
+    """Commit the batch of one lane, with offsets of the group, as a sink does whatever happens to the node."""
+    offsets = Offsets(group, ((topic, 0, batch), (topic, 5, 100 + batch)))
+    while True:
+        try:
+            return persistently(
+                lambda native: commit(native, sink, batch, 1, offsets),
+                node.address,
+                work_s=120,
+            )
+        except NativeError as error:
+            if error.kind not in ("unknown-lane", "lane-aborted"):
+                raise
+            persistently(lambda native: write(native, node, topic, sink, batch, 0), node.address)
+
+
 def values(node: NodeProcess, topic: str) -> Counter[str]:
     """What a plain consumer finds below a cut."""
     with Native.connect(node.address, timeout_s=WAIT_S) as native:
@@ -182,20 +198,7 @@ def test_process_killed_while_a_batch_is_committed(node: NodeProcess, topic: str
         persistently(lambda native, batch=batch: write(native, node, topic, sink, batch, 0), node.address)
         killing = threading.Timer(0.004 * batch, node.kill_process, (killed,))
         killing.start()
-        offsets = Offsets(group, ((topic, 0, batch), (topic, 5, 100 + batch)))
-        while True:
-            try:
-                done = persistently(
-                    lambda native, batch=batch, offsets=offsets: commit(native, sink, batch, 1, offsets),
-                    node.address,
-                    work_s=120,
-                )
-            except NativeError as error:
-                if error.kind not in ("unknown-lane", "lane-aborted"):
-                    raise
-                persistently(lambda native, batch=batch: write(native, node, topic, sink, batch, 0), node.address)
-            else:
-                break
+        done = commit_or_write_again(node, topic, sink, batch, group)
         killing.join()
         again = persistently(lambda native, batch=batch: commit(native, sink, batch, 1), node.address, work_s=120)
         assert again == Committed(True, done.placements)
