@@ -1,5 +1,5 @@
-"""What all tests share: their order, what properties promise, what CI may skip (`lacking.py`), and how one that hangs
-ends (`hung.py`).
+"""What all tests share: their order, what properties promise, on how many processes their nodes run (`processes.py`),
+what CI may skip (`lacking.py`), and how one that hangs ends (`hung.py`).
 
 What takes longest comes first, lest one process be left with it when the others are done. No property promises that an
 example takes some time at the most: a shared machine stalls now and then.
@@ -14,6 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import hung, lacking
+from tests.processes import processes as processes
+from tests.processes import skip_on_several, spread
 
 LONGEST_FIRST = ("crash", "engines", "spark", "history", "simulation", "console", "limits", "node", "clients")
 """Folders with files that take a minute or more. The others follow as they were collected."""
@@ -25,7 +27,16 @@ settings.load_profile("fairlog")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--processes", type=int, help="run tests/clients on nodes of so many processes")
+    parser.addoption("--processes", type=int, help="start nodes of so many processes (tests/processes.py)")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    spread(metafunc)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    skip_on_several(item)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,9 +18,9 @@ Fairlog = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeProcess]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int) -> Iterator[NodeProcess]:
     """A node of its own, which the commands find by FAIRLOG_BOOTSTRAP."""
-    node = NodeProcess(tmp_path / "data")
+    node = NodeProcess(tmp_path / "data", processes=processes)
     node.start()
     monkeypatch.setenv("FAIRLOG_BOOTSTRAP", node.address)
     yield node
@@ -105,10 +105,11 @@ def test_topic_is_changed_from_the_command_line(node: NodeProcess, fairlog: Fair
 
 
 def test_members_of_a_group_are_listed_with_it_and_committed_in_its_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fairlog: Fairlog
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fairlog: Fairlog, processes: int
 ) -> None:
     """Two producers of one group in turns: the group stands in the list, and the files keep what it promises."""
-    node = NodeProcess(tmp_path / "data", environment={"FAIRLOG_TRANSACTIONS_GROUP_SEPARATOR": "::"})
+    separator = {"FAIRLOG_TRANSACTIONS_GROUP_SEPARATOR": "::"}
+    node = NodeProcess(tmp_path / "data", separator, processes=processes)
     node.start()
     monkeypatch.setenv("FAIRLOG_BOOTSTRAP", node.address)
     assert fairlog("topic", "create", "orders", "--partitions", "2")[0] == 0

@@ -25,9 +25,9 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeProcess]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int) -> Iterator[NodeProcess]:
     """A node with the topic `orders`: two partitions with ten records each. Commands find it by FAIRLOG_BOOTSTRAP."""
-    node = NodeProcess(tmp_path / "data")
+    node = NodeProcess(tmp_path / "data", processes=processes)
     node.start()
     monkeypatch.setenv("FAIRLOG_BOOTSTRAP", node.address)
     admin = AdminClient({"bootstrap.servers": node.address})

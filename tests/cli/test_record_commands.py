@@ -32,9 +32,9 @@ WAIT_S = 30
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+def node(tmp_path_factory: pytest.TempPathFactory, processes: int) -> Iterator[NodeProcess]:
     """One node for all tests of this module."""
-    node = NodeProcess(tmp_path_factory.mktemp("node") / "data")
+    node = NodeProcess(tmp_path_factory.mktemp("node") / "data", processes=processes)
     node.start()
     yield node
     assert node.stop() == 0, node.log_tail()
@@ -284,9 +284,9 @@ def test_reading_until_the_end_ends_where_the_topic_ended_when_it_began(
     assert reading.total == 3
 
 
-def test_consume_waits_for_a_node_that_is_restarted(tmp_path: Path) -> None:
+def test_consume_waits_for_a_node_that_is_restarted(tmp_path: Path, processes: int) -> None:
     """A tail goes on when its node comes back."""
-    node = NodeProcess(tmp_path / "data")
+    node = NodeProcess(tmp_path / "data", processes=processes)
     node.start()
     try:
         write(node, "t", b"before")
@@ -302,9 +302,9 @@ def test_consume_waits_for_a_node_that_is_restarted(tmp_path: Path) -> None:
         node.kill()
 
 
-def test_consume_reads_the_directory_of_a_node_that_is_stopped(tmp_path: Path) -> None:
+def test_consume_reads_the_directory_of_a_node_that_is_stopped(tmp_path: Path, processes: int) -> None:
     """No broker is needed, and nothing is written there."""
-    node = NodeProcess(tmp_path / "data")
+    node = NodeProcess(tmp_path / "data", processes=processes)
     node.start()
     write(node, "t", b"kept")
     assert node.stop() == 0

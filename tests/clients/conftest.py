@@ -15,7 +15,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import CLIENTS, ClientKind
 from tests.clients.modes import MODE_CONFIG, Mode
-from tests.clients.processes import skip_on_several, spread
 from tests.clients.raw_client import NONE, RawClient
 from tests.clients.reading import WAIT_S
 from tests.fresh_nodes import fresh_nodes
@@ -42,16 +41,6 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
     return outcome
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    spread(metafunc)
-
-
-@pytest.fixture(scope="session")
-def processes(request: pytest.FixtureRequest) -> int:
-    """How many processes the nodes of a test have: one, unless `spread` says otherwise."""
-    return getattr(request, "param", 1)
 
 
 @pytest.fixture(scope="session")
@@ -143,7 +132,6 @@ _marks: dict[Path, int] = {}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    skip_on_several(item)
     _marks.clear()
     _marks.update({path: path.stat().st_size for path in _logs if path.exists()})
 

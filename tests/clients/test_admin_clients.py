@@ -44,9 +44,9 @@ from confluent_kafka.admin import (
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import CONFLUENT, ClientError, ClientKind
 from tests.clients.modes import BOTH_MODES, MODE_CONFIG, Mode
-from tests.clients.processes import one_process_only
 from tests.clients.raw_client import OFFSET_OUT_OF_RANGE, RawClient
 from tests.clients.reading import WAIT_S, Reader, assert_topic_holds
+from tests.processes import one_process_only
 
 with warnings.catch_warnings():
     # kafka-python 3.0 reads its message schemas with importlib.resources.read_text, deprecated since Python 3.11.

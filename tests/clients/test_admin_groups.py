@@ -15,10 +15,10 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import CONFLUENT
-from tests.clients.processes import ALSO_ON_THREE
 from tests.clients.raw_client import GROUP, NONE, RawClient, leader_id_of
 from tests.clients.raw_member import RawMember
 from tests.clients.reading import WAIT_S
+from tests.processes import ALSO_ON_THREE
 
 with warnings.catch_warnings():
     # kafka-python 3.0 reads its message schemas with importlib.resources.read_text, deprecated since Python 3.11.

@@ -16,9 +16,9 @@ from confluent_kafka.admin import AdminClient
 from fairlog.cluster.features import FEATURES
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import CONFLUENT
-from tests.clients.processes import one_process_only
 from tests.clients.raw_client import leader_id_of
 from tests.clients.reading import WAIT_S
+from tests.processes import one_process_only
 
 with warnings.catch_warnings():
     # kafka-python 3.0 reads its message schemas with importlib.resources.read_text, deprecated since Python 3.11.

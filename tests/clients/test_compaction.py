@@ -35,10 +35,10 @@ Row = tuple[int, bytes | None, bytes | None]
 
 
 @pytest.fixture(scope="module")
-def compacting_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+def compacting_node(tmp_path_factory: pytest.TempPathFactory, processes: int) -> Iterator[NodeProcess]:
     """A node that compacts as often as it can."""
     environment = {"FAIRLOG_RETENTION_CLEAN_INTERVAL_MS": "50", "FAIRLOG_LOG_FORMAT": "console"}
-    node = NodeProcess(tmp_path_factory.mktemp("compacting") / "data", environment)
+    node = NodeProcess(tmp_path_factory.mktemp("compacting") / "data", environment, processes=processes)
     node.start()
     yield node
     assert node.stop() == 0, node.log_tail()

@@ -22,8 +22,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from scripts.node_process import ROOT, NodeProcess
 from tests.clients.departure_counter import GROUP, INPUT, OUTPUT, transform
 from tests.clients.modes import Mode
-from tests.clients.processes import ALSO_ON_THREE
 from tests.clients.reading import Reader
+from tests.processes import ALSO_ON_THREE, kill_some
 
 pytestmark = [pytest.mark.slow, ALSO_ON_THREE]
 
@@ -165,21 +165,12 @@ def _load_and_kill_until_done(node: NodeProcess, workers: _Workers, departures: 
             workers.kill_one(chance)
         if to_kill["node"] and left <= to_kill["node"][0]:
             to_kill["node"].pop(0)
-            _kill(node, len(to_kill["node"]))
+            kill_some(node, len(to_kill["node"]))
             _load(node.address, departures, loaded, loaded := parts.pop(0))
         workers.revive()
         time.sleep(0.05)
     assert not to_kill["node"], "the loop was over before it was disturbed"
     assert len(to_kill["worker"]) <= KILLS_OF_WORKERS // 2, "the loop was over before it was disturbed"
-
-
-def _kill(node: NodeProcess, number: int) -> None:
-    """The node, or of several processes one, which its supervisor starts again."""
-    if node.processes == 1:
-        node.kill()
-        node.start()
-    else:
-        node.kill_process(number % node.processes)
 
 
 def _marks(total: int, kills: int) -> list[int]:

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from scripts.node_process import ROOT, NodeProcess
 from tests.clients.group_members import WAIT_S, wait_until
-from tests.clients.processes import ALSO_ON_THREE
+from tests.processes import ALSO_ON_THREE
 
 pytestmark = [pytest.mark.slow, ALSO_ON_THREE]
 

@@ -13,9 +13,9 @@ import pytest
 from scripts.node_process import NodeProcess
 from tests.clients import raw_client as raw
 from tests.clients.modes import BOTH_MODES, Mode
-from tests.clients.processes import one_process_only
 from tests.clients.raw_client import RawClient, batch, produce_request, records_of
 from tests.clients.raw_transaction import RawTransaction
+from tests.processes import one_process_only
 
 pytestmark = pytest.mark.slow
 

@@ -23,8 +23,8 @@ from tests.clients.group_members import (
     KafkaPythonMember,
     wait_until,
 )
-from tests.clients.processes import ALSO_ON_THREE
 from tests.clients.raw_member import REBALANCE_IN_PROGRESS, RawMember
+from tests.processes import ALSO_ON_THREE
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)

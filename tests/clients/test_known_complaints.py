@@ -23,10 +23,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, ClientError, ClientKind
 from tests.clients.modes import BOTH_MODES, Mode
-from tests.clients.processes import one_process_only
 from tests.clients.raw_client import NONE, TRANSACTION_ABORTABLE, RawClient, batch, end_request
 from tests.clients.reading import WAIT_S, Reader, assert_topic_holds
 from tests.clients.test_timeouts import TIMEOUT_MS, wait_until_ended
+from tests.processes import one_process_only
 
 with warnings.catch_warnings():
     # kafka-python 3.0 reads its message schemas with importlib.resources.read_text, deprecated since Python 3.11.

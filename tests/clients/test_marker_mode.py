@@ -21,10 +21,10 @@ from tests.clients import raw_client as raw
 from tests.clients.conftest import wait_until_led
 from tests.clients.drivers import ClientKind
 from tests.clients.modes import MODE_CONFIG, Mode
-from tests.clients.processes import one_process_only
 from tests.clients.raw_client import RawClient, batch, records_of
 from tests.clients.raw_transaction import RawTransaction
 from tests.clients.reading import WAIT_S, Reader, assert_topic_holds
+from tests.processes import one_process_only
 
 with warnings.catch_warnings():
     # kafka-python 3.0 reads its message schemas with importlib.resources.read_text, deprecated since Python 3.11.

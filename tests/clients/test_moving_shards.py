@@ -21,8 +21,8 @@ from scripts.node_process import NodeProcess
 from tests.clients.conftest import make_topic
 from tests.clients.drivers import ClientKind
 from tests.clients.modes import BOTH_MODES, Mode
-from tests.clients.processes import ONLY_ON_THREE, SEVERAL
 from tests.clients.reading import Reader, assert_dense, assert_topic_holds
+from tests.processes import ONLY_ON_THREE, SEVERAL
 
 pytestmark = [
     pytest.mark.slow,

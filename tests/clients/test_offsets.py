@@ -16,9 +16,9 @@ from tests.clients.conftest import wait_until_led
 from tests.clients.drivers import AIOKAFKA, CONFLUENT, ClientKind
 from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.offset_drivers import OffsetsDriver, offsets_of
-from tests.clients.processes import ALSO_ON_THREE
 from tests.clients.raw_client import NONE, UNSTABLE_OFFSET_COMMIT, RawClient, batch
 from tests.clients.reading import Reader
+from tests.processes import ALSO_ON_THREE
 
 pytestmark = [
     pytest.mark.slow,

@@ -10,8 +10,8 @@ from scripts.node_process import NodeProcess
 from tests.clients.conftest import make_topic
 from tests.clients.drivers import CONFLUENT, ClientKind
 from tests.clients.modes import BOTH_MODES, Mode
-from tests.clients.processes import ALSO_ON_THREE
 from tests.clients.reading import Reader, assert_topic_holds
+from tests.processes import ALSO_ON_THREE
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,11 +14,11 @@ from tests.clients.conftest import make_topic
 from tests.clients.drivers import CONFLUENT, ClientKind
 from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.offset_drivers import offsets_of
-from tests.clients.processes import ONLY_ON_THREE, SEVERAL
 from tests.clients.raw_client import GROUP, NONE, TRANSACTION, RawClient, batch, leader_id_of
 from tests.clients.raw_epochs import EpochProducer
 from tests.clients.raw_member import RawMember
 from tests.clients.reading import WAIT_S, Reader, assert_topic_holds
+from tests.processes import ONLY_ON_THREE, SEVERAL
 
 pytestmark = [
     pytest.mark.slow,

@@ -10,11 +10,11 @@ from scripts.node_process import NodeProcess
 from tests.clients import raw_client as raw
 from tests.clients.conftest import make_topic
 from tests.clients.modes import BOTH_MODES, Mode
-from tests.clients.processes import ALSO_ON_THREE
 from tests.clients.raw_client import RawClient
 from tests.clients.raw_epochs import EpochProducer
 from tests.clients.raw_transaction import RawTransaction
 from tests.clients.reading import assert_topic_holds
+from tests.processes import ALSO_ON_THREE
 
 pytestmark = [pytest.mark.slow, ALSO_ON_THREE]
 

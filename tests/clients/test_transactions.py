@@ -9,8 +9,8 @@ import pytest
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import ClientKind
 from tests.clients.modes import BOTH_MODES, Mode
-from tests.clients.processes import ALSO_ON_THREE
 from tests.clients.reading import Reader, assert_ascending, assert_dense, assert_topic_holds
+from tests.processes import ALSO_ON_THREE
 
 pytestmark = [
     pytest.mark.slow,

@@ -38,12 +38,13 @@ def mode() -> Mode:
 
 
 @pytest.fixture
-def fresh_node(tmp_path: Path, mode: Mode) -> Iterator[Callable[..., NodeProcess]]:
+def fresh_node(tmp_path: Path, mode: Mode, processes: int) -> Iterator[Callable[..., NodeProcess]]:
     """A factory of nodes of one's own, started: `fresh_node(FAIRLOG_…="…")`. All are stopped at the end.
 
     Their topics are of the test's mode.
     """
-    with fresh_nodes(tmp_path, ENVIRONMENT | {"FAIRLOG_TOPICS_TRANSACTIONS": mode.value}) as make:
+    environment = ENVIRONMENT | {"FAIRLOG_TOPICS_TRANSACTIONS": mode.value}
+    with fresh_nodes(tmp_path, environment, processes=processes) as make:
         yield make
 
 

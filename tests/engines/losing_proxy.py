@@ -1,5 +1,7 @@
 """A proxy between client and node that, when told to, loses a request, or the answer to it, and all that comes after.
 
+It has an address for each process of the node, and loses what comes first at any of them.
+
 The client's connection stays open and silent until the node's is cut: so whoever stops the node then has, for certain,
 a client whose request was not done, or was done without its knowing.
 """
@@ -17,12 +19,12 @@ WAIT_S = 60.0
 
 
 class LosingProxy:
-    """Listens at `address` while it is used as a context; it connects to `upstream`."""
+    """Listens at `address`, which is one for each process with commas between them, while it is used as a context."""
 
-    def __init__(self) -> None:
-        self.upstream = ("", 0)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+    def __init__(self, processes: int = 1) -> None:
+        self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(processes)]
+        self.address = ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in self._listeners)
+        self._upstreams: list[tuple[str, int]] = []
         self._lock = threading.Lock()
         self._api_key: int | None = None
         self._loses_request = False
@@ -31,16 +33,23 @@ class LosingProxy:
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> LosingProxy:
-        self._start(self._accept)
+        for number in range(len(self._listeners)):
+            self._start(self._accept, number)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _close(self._listener)
+        for each in self._listeners:
+            _close(each)
         self.cut()
         for thread in self._threads:
             thread.join(WAIT_S)
+
+    def pass_on_to(self, address: str) -> None:
+        """Where the node listens, in the order of its processes. To be called before any client connects."""
+        parted = (each.rpartition(":") for each in address.split(","))
+        self._upstreams = [(host, int(port)) for host, _, port in parted]
 
     def lose_answer_to(self, api_key: int) -> None:
         """Lose the answer to the next request of this kind."""
@@ -69,12 +78,12 @@ class LosingProxy:
         self._threads.append(thread)
         thread.start()
 
-    def _accept(self) -> None:
+    def _accept(self, number: int) -> None:
         with suppress(OSError):
             while True:
-                client, _ = self._listener.accept()
+                client, _ = self._listeners[number].accept()
                 try:
-                    node = socket.create_connection(self.upstream)
+                    node = socket.create_connection(self._upstreams[number])
                 except OSError:
                     _close(client)
                     continue

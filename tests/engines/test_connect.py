@@ -16,6 +16,7 @@ from tests.engines import topics
 from tests.engines.full import ONE_MODE_ON_CI
 from tests.engines.jvm import CONNECT
 from tests.engines.programs import WAIT_S, Workers
+from tests.processes import kill_some
 
 COUNT = 8000
 TASKS = 2
@@ -104,8 +105,7 @@ def test_connect_source_under_kills_writes_each_record_once(
             if isinstance(what, int):
                 workers.kill(what)
             else:
-                node.kill()
-                node.start()
+                kill_some(node, 1)
         workers.run_until(lambda: len(topics.read(node.address, "numbers", TASKS)) >= COUNT, "all of the numbers")
         values = topics.committed_values(node.address, "numbers", TASKS, mode)
     assert not topics.differs((value for each in values for value in each), map(str, range(COUNT)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from tests.clients.modes import Mode
 from tests.engines import topics
 from tests.engines.flink_job import COUNT, Job, assert_all_rows, written
 from tests.engines.full import FULL, ONE_MODE_ON_CI
+from tests.processes import kill_some
 
 
 def write_under_kills(node: NodeProcess, job: Job, topic: str, mode: Mode, kill: Callable[[], None]) -> None:
@@ -46,9 +48,9 @@ def test_flink_job_over_kills_of_the_node_writes_each_row_once(
     """The node is killed twice; the job goes on by itself, from its last checkpoint if it has to."""
     node = fresh_node()
     topic = topics.make(node.address, "numbers")
+    kills = itertools.count()
 
     def kill() -> None:
-        node.kill()
-        node.start()
+        kill_some(node, next(kills))
 
     write_under_kills(node, make_job(node.address, topic), topic, mode, kill)

@@ -21,9 +21,9 @@ END_TXN = 26
 
 
 @pytest.fixture
-def proxy() -> Iterator[LosingProxy]:
+def proxy(processes: int) -> Iterator[LosingProxy]:
     """Between the job and the node."""
-    with LosingProxy() as proxy:
+    with LosingProxy(processes) as proxy:
         yield proxy
 
 
@@ -31,8 +31,7 @@ def proxy() -> Iterator[LosingProxy]:
 def node(fresh_node: Callable[..., NodeProcess], proxy: LosingProxy) -> NodeProcess:
     """A node whose clients reach it through the proxy."""
     node = fresh_node(FAIRLOG_ADVERTISED=proxy.address)
-    host, _, port = node.listening.rpartition(":")
-    proxy.upstream = (host, int(port))
+    proxy.pass_on_to(node.listening)
     return node
 
 

@@ -14,6 +14,7 @@ from tests.clients.modes import BOTH_MODES, Mode
 from tests.engines import franz, topics
 from tests.engines.full import ONE_MODE_ON_CI
 from tests.engines.programs import Conversation, Workers
+from tests.processes import kill_some
 
 
 @pytest.fixture(autouse=True)
@@ -80,11 +81,10 @@ def test_franz_transform_under_kills_gives_each_result_once(
         return sum(topics.group_offsets(node.address, "group").values())
 
     with Workers(commands, tmp_path / "workers.log") as workers:
-        for share in (0.05, 0.2, 0.4, 0.6, 0.8):
+        for number, share in enumerate((0.05, 0.2, 0.4, 0.6, 0.8)):
             workers.run_until(lambda share=share: through() >= share * total, f"{share:.0%} of the input")
-            if share in (0.2, 0.6):
-                node.kill()
-                node.start()
+            if number % 2:
+                kill_some(node, number)
             else:
                 workers.kill(rng.randrange(2))
         workers.run_until(lambda: through() == total, "the whole input")
@@ -118,8 +118,7 @@ def test_franz_group_under_kills_reads_every_record(
             if share == 2:
                 members.kill(0)
             if share == 3:
-                node.kill()
-                node.start()
+                kill_some(node, share)
             members.run_until(lambda share=share: through() == share * total // 4, f"{share} quarters")
     lines = log.read_text("utf-8").splitlines()
     # A line that was being written when its member was killed is half a line; its records were read again.

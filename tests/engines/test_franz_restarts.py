@@ -12,6 +12,7 @@ from tests.clients.modes import BOTH_MODES, Mode
 from tests.engines import franz, topics
 from tests.engines.full import FULL
 from tests.engines.programs import Conversation
+from tests.processes import kill_some
 
 PARTITIONS = 3
 
@@ -72,8 +73,7 @@ def transaction_with_restart(
         if not isinstance(promised, str):
             answered.append((partition, value))
         if partition == restarted_after:
-            node.kill() if how == "kill" else node.stop()
-            node.start()
+            kill_some(node, partition) if how == "kill" else node.restart()
     writer.tell("commit")
     if "error" in writer.answer():
         writer.tell("abort")

@@ -17,6 +17,7 @@ from tests.engines import topics
 from tests.engines.full import FULL
 from tests.engines.jvm import CLIENTS_3, CLIENTS_4, Engine
 from tests.engines.programs import Conversation, Workers, run_json
+from tests.processes import kill_some
 
 PRODUCER = {
     "linger.ms": "5",
@@ -67,12 +68,11 @@ def test_idempotent_producer_over_kills_of_the_node_writes_each_record_once_in_o
     node = fresh_node()
     topic = topics.make(node.address, "plain", 2)
     writer = producer(node.address)
-    count = 3000
+    count, killed_at = 3000, (500, 1300, 2100)
     for number in range(count):
         writer.tell("send", topic, number % 2, number, number)
-        if number in (500, 1300, 2100):
-            node.kill()
-            node.start()
+        if number in killed_at:
+            kill_some(node, killed_at.index(number))
     for _ in range(count):
         assert "error" not in writer.answer()
     offsets = writer.ask("flush")["offsets"]
@@ -132,12 +132,11 @@ def test_transactions_over_restarts_are_whole_or_absent(
     writer = producer(node.address, "id")
     writer.ask("init")
     truth: list[str] = []
-    for place in ("before", "sending", "sent", "half", "none"):
+    for number, place in enumerate(("before", "sending", "sent", "half", "none")):
 
-        def restart(here: str, place: str = place) -> None:
+        def restart(here: str, place: str = place, number: int = number) -> None:
             if here == place:
-                node.kill() if how == "kill" else node.stop()
-                node.start()
+                kill_some(node, number) if how == "kill" else node.restart()
 
         writer.ask("begin")
         restart("before")
@@ -193,12 +192,11 @@ def test_consume_transform_produce_under_kills_gives_each_result_once(
 
     with Workers(commands, tmp_path / "workers.log") as workers:
         workers.run_until(lambda: topics.group_type(node.address, "group") == protocol, f"a {protocol} group")
-        for share in (0.1, 0.3, 0.5, 0.7):
+        for number, share in enumerate((0.1, 0.3, 0.5, 0.7)):
             workers.run_until(lambda share=share: through() >= share * count, f"{share:.0%} of the input")
             workers.kill(rng.randrange(2))
-            if share in (0.3, 0.7):
-                node.kill()
-                node.start()
+            if number % 2:
+                kill_some(node, number)
         workers.run_until(lambda: through() == count, "the whole input")
     end_what_is_open(node, mode, ["worker-0", "worker-1"])
     seen = topics.committed(node.address, "output", partitions, mode)

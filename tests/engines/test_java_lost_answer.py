@@ -31,9 +31,9 @@ MakeProducer = Callable[..., Conversation]
 
 
 @pytest.fixture
-def proxy() -> Iterator[LosingProxy]:
+def proxy(processes: int) -> Iterator[LosingProxy]:
     """Between the producer and the node."""
-    with LosingProxy() as proxy:
+    with LosingProxy(processes) as proxy:
         yield proxy
 
 
@@ -41,8 +41,7 @@ def proxy() -> Iterator[LosingProxy]:
 def node(fresh_node: Callable[..., NodeProcess], proxy: LosingProxy) -> NodeProcess:
     """A node whose clients reach it through the proxy."""
     node = fresh_node(FAIRLOG_ADVERTISED=proxy.address)
-    host, _, port = node.listening.rpartition(":")
-    proxy.upstream = (host, int(port))
+    proxy.pass_on_to(node.listening)
     return node
 
 

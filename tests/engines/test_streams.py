@@ -16,6 +16,7 @@ from tests.engines import topics
 from tests.engines.full import ONE_MODE_ON_CI
 from tests.engines.jvm import STREAMS
 from tests.engines.programs import Workers
+from tests.processes import kill_some
 
 PARTITIONS = 2
 COUNT = 8000
@@ -73,11 +74,13 @@ def test_counts_under_kills_are_those_of_the_input(
     with Workers([application(node, tmp_path / "state")], tmp_path / "streams.log") as workers:
         for share, what in ((0.1, "streams"), (0.3, "node"), (0.5, "streams"), (0.7, "both")):
             workers.run_until(lambda share=share: through(node.address) >= share * COUNT, f"{share:.0%} of the input")
-            if what != "streams":
+            if what == "node":
+                kill_some(node, 1)
+            if what == "both":
                 node.kill()
             if what != "node":
                 workers.kill(0)
-            if what != "streams":
+            if what == "both":
                 node.start()
         workers.run_until(lambda: through(node.address) == COUNT, "the whole input")
         found = counts(node.address, mode)

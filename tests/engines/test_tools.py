@@ -41,10 +41,10 @@ MAIN = {
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+def node(tmp_path_factory: pytest.TempPathFactory, processes: int) -> Iterator[NodeProcess]:
     """One node for all of these tests, which make topics of their own."""
     PLATFORM.require()
-    node = NodeProcess(tmp_path_factory.mktemp("node") / "data", ENVIRONMENT)
+    node = NodeProcess(tmp_path_factory.mktemp("node") / "data", ENVIRONMENT, processes=processes)
     node.start()
     yield node
     assert node.stop() == 0, node.log_tail()

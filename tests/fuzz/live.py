@@ -1,17 +1,19 @@
-"""A real node under clients gone mad: `python -m tests.fuzz.live --seconds N --seed S`.
+"""A real node under clients gone mad: `python -m tests.fuzz.live --seconds N --seed S`, with `--processes 3` a node
+of three processes.
 
-    stock clients ──▶ relay ──▶ node ◀── witness
-                        │        ▲
-                     recorded    └── attackers: what was recorded, changed, cut, split, doubled, out of order
+    stock clients, witness ──▶ relay ──▶ node
+                                 │        ▲
+                              recorded    └── attackers: what was recorded, changed, cut, split, doubled, out of order
 
 First a stock producer, a consumer of a group and a transactional producer do what they do, and a relay writes down
 their requests; right requests of every API in every version, and of the native protocol, are added. Then attackers
 send these, changed as `tests.fuzz.mutating` does, over connections that they close, break, or leave open in the
-middle of a frame. Meanwhile a witness commits transactions and reads them back.
+middle of a frame. Each process has a relay, and attackers choose a process for each connection. Meanwhile a witness
+commits transactions and reads them back.
 
-At the end: the node lives and was never out of memory's bounds, the witness has read each of its records once and had
-no round that took longer than `ROUND_S_MAX`, the log tells of no fault of the node, and after a stop `fairlog verify`
-finds nothing.
+At the end: the node lives, none of its processes has died, it was never out of memory's bounds, the witness has read
+each of its records once and had no round that took longer than `ROUND_S_MAX`, the log tells of no fault of the node,
+and after a stop `fairlog verify` finds nothing.
 
 Not tried is what a client may ask for and is granted: topics of thousands of partitions. Requests that make
 partitions are sent as they are, or cut.
@@ -69,37 +71,44 @@ class Outcome:
     found: list[str] = field(default_factory=list[str])
 
 
-def attack(directory: Path, *, seconds: float, seed: str) -> Outcome:
-    """The whole trial in a new `directory`."""
+def attack(directory: Path, *, seconds: float, seed: str, processes: int = 1) -> Outcome:
+    """The whole trial in a new `directory`, on a node of so many processes."""
     outcome = Outcome()
-    relay = Relay()
+    relays = [Relay() for _ in range(processes)]
+    advertised = ",".join(relay.address for relay in relays)
     node = NodeProcess(
         directory / "data",
-        arguments=("--advertised", relay.address),
+        arguments=("--advertised", advertised),
         environment={"FAIRLOG_LOG_FORMAT": "console"},
+        processes=processes,
     )
-    address = node.listening  # what it tells its clients is where the relay is
+    addresses = node.listening.split(",")  # what it tells its clients is where the relays are
     node.start()
+    pids = node.pids
     try:
-        relay.start(address)
-        frames = [*_recorded(relay), *requests_of_all()]
+        for relay, address in zip(relays, addresses, strict=True):
+            relay.start(address)
+        frames = [*_recorded(advertised, relays), *requests_of_all()]
         outcome.memory_before = outcome.memory_max = node.memory_bytes()
         until = time.monotonic() + seconds
         counts: Counter[str] = Counter()
         threads = [
-            threading.Thread(target=_attack, args=(address, frames, Random(f"{seed}.{n}"), until, counts))
+            threading.Thread(target=_attack, args=(addresses, frames, Random(f"{seed}.{n}"), until, counts))
             for n in range(ATTACKERS)
         ]
         for thread in threads:
             thread.start()
-        _witness(relay.address, node, until, outcome)
+        _witness(advertised, node, until, outcome)
         for thread in threads:
             thread.join()
         outcome.requests, outcome.connections = counts["requests"], counts["connections"]
+        if node.running and node.pids != pids:
+            outcome.found.append(f"a process has died:\n{node.log_tail()}")
         _look_back(node, outcome)
     finally:
         node.kill()
-        relay.stop()
+        for relay in relays:
+            relay.stop()
     return outcome
 
 
@@ -201,9 +210,9 @@ class Relay:
         return note
 
 
-def _recorded(relay: Relay) -> Sequence[bytes]:
+def _recorded(address: str, relays: Sequence[Relay]) -> Sequence[bytes]:
     """The requests of stock clients at their work."""
-    servers = {"bootstrap.servers": relay.address}
+    servers = {"bootstrap.servers": address}
     for codec in ("none", "gzip", "zstd"):
         producer = Producer({**servers, "compression.type": codec, "enable.idempotence": True})
         for number in range(20):
@@ -222,9 +231,12 @@ def _recorded(relay: Relay) -> Sequence[bytes]:
         )
         (transactional.commit_transaction if commit else transactional.abort_transaction)(30)
     consumer.close()
-    relay.recording = False
-    assert len(relay.frames) > 20, "the relay has recorded next to nothing"
-    return relay.frames
+    for relay in relays:
+        relay.recording = False
+        assert relay.frames, "the relay of a process has recorded nothing"
+    frames = [frame for relay in relays for frame in relay.frames]
+    assert len(frames) > 20, "the relays have recorded next to nothing"
+    return frames
 
 
 def _witness(address: str, node: NodeProcess, until: float, outcome: Outcome) -> None:
@@ -257,8 +269,9 @@ def _witness(address: str, node: NodeProcess, until: float, outcome: Outcome) ->
         outcome.found.append(f"a round of the witness took {outcome.slowest_round_s:.1f} s")
 
 
-def _attack(address: str, frames: Sequence[bytes], random: Random, until: float, counts: Counter[str]) -> None:
-    host, port = address.rsplit(":", 1)
+def _attack(
+    addresses: Sequence[str], frames: Sequence[bytes], random: Random, until: float, counts: Counter[str]
+) -> None:
     changed = mutations(
         [frame for frame in frames if int.from_bytes(frame[:2], "big") not in _MAKES_PARTITIONS],
         random,
@@ -271,6 +284,7 @@ def _attack(address: str, frames: Sequence[bytes], random: Random, until: float,
     )
     held: list[socket.socket] = []
     while time.monotonic() < until:
+        host, port = random.choice(addresses).rsplit(":", 1)
         try:
             stream = socket.create_connection((host, int(port)), 10)
         except OSError:
@@ -323,9 +337,10 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.live", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", default="1")
+    parser.add_argument("--processes", type=int, default=1, help="of the node")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as directory:
-        outcome = attack(Path(directory), seconds=options.seconds, seed=options.seed)
+        outcome = attack(Path(directory), seconds=options.seconds, seed=options.seed, processes=options.processes)
     grown = (outcome.memory_max - outcome.memory_before) >> 20
     print(
         f"seed {options.seed}: {outcome.requests:,} requests on {outcome.connections:,} connections in "

@@ -76,18 +76,18 @@ def producer_of(node: NodeProcess, name: str, timeout_ms: int = 60_000) -> Produ
 
 
 @pytest.fixture(scope="module")
-def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+def shared_node(tmp_path_factory: pytest.TempPathFactory, processes: int) -> Iterator[NodeProcess]:
     """One node for all tests that do not end it."""
-    yield from running(tmp_path_factory.mktemp("native") / "data")
+    yield from running(tmp_path_factory.mktemp("native") / "data", processes)
 
 
 @pytest.fixture
-def fresh_node(tmp_path: Path) -> Iterator[NodeProcess]:
-    yield from running(tmp_path / "data")
+def fresh_node(tmp_path: Path, processes: int) -> Iterator[NodeProcess]:
+    yield from running(tmp_path / "data", processes)
 
 
-def running(directory: Path) -> Iterator[NodeProcess]:
-    node = NodeProcess(directory, {"FAIRLOG_TRANSACTIONS_CHECK_INTERVAL_MS": "100"})
+def running(directory: Path, processes: int) -> Iterator[NodeProcess]:
+    node = NodeProcess(directory, {"FAIRLOG_TRANSACTIONS_CHECK_INTERVAL_MS": "100"}, processes=processes)
     node.start()
     try:
         admin = AdminClient({"bootstrap.servers": node.address})

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,19 @@ TIMEOUT_S = 240
 """Patience: it takes some ten seconds."""
 
 
-def tour(before: str = "", *, keep: bool = False) -> subprocess.CompletedProcess[str]:
-    """Run the tour as `scripts/quickstart.py` does inside its environment; `before` is what is done to it first."""
+Tour = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def tour(processes: int) -> Tour:
+    """Runs the tour as `scripts/quickstart.py` does inside its environment, but on a node of so many processes."""
+    return lambda before="", *, keep=False: run_tour(
+        f"from functools import partial\nq.NodeProcess = partial(q.NodeProcess, processes={processes})\n{before}", keep
+    )
+
+
+def run_tour(before: str, keep: bool) -> subprocess.CompletedProcess[str]:
+    """`before` is what is done to it first."""
     code = f"import sys, quickstart_tour as q\n{before}\nsys.exit(q.tour(keep={keep}))"
     return subprocess.run(
         [sys.executable, "-c", code],
@@ -34,7 +46,7 @@ def tour(before: str = "", *, keep: bool = False) -> subprocess.CompletedProcess
     )
 
 
-def test_quickstart_succeeds_and_leaves_nothing_running() -> None:
+def test_quickstart_succeeds_and_leaves_nothing_running(tour: Tour) -> None:
     """What was produced, what was seen, how long it took, and how to go on."""
     done = tour()
     assert done.returncode == 0, done.stdout + done.stderr
@@ -43,7 +55,7 @@ def test_quickstart_succeeds_and_leaves_nothing_running() -> None:
     assert "keeps running at" not in done.stdout
 
 
-def test_quickstart_keeps_the_node_on_request() -> None:
+def test_quickstart_keeps_the_node_on_request(tour: Tour) -> None:
     """It names the address and the process, and that node serves."""
     done = tour(keep=True)
     found = re.search(r"keeps running at (\S+) \(process (\d+), data in (\S+)\)", done.stdout)
@@ -68,7 +80,7 @@ def test_quickstart_keeps_the_node_on_request() -> None:
     ],
     ids=["seen though aborted", "not seen though committed"],
 )
-def test_quickstart_fails_if_the_consumer_saw_something_else(fault: str) -> None:
+def test_quickstart_fails_if_the_consumer_saw_something_else(tour: Tour, fault: str) -> None:
     """It exits non-zero, and says in which partition."""
     done = tour(fault)
     assert done.returncode == 1, done.stdout + done.stderr
