@@ -91,7 +91,7 @@ class Client:
         return await self.ask(what, request)
 
     async def pause(self) -> None:
-        await trio.sleep(self.rng.choice((0.0, 0.0005, 0.003, 0.02)) * self.rng.random())
+        await trio.sleep(self.rng.choice((0.0, 0.0005, 0.003, 0.02)) * self.rng.random() * self.world.pace)
 
     @property
     def done(self) -> bool:
@@ -492,7 +492,7 @@ class Reader(Client):
             try:
                 while not self.done:
                     await self._read(indexes, offsets)
-                    await trio.sleep(0.02 * self.rng.random())
+                    await trio.sleep(0.02 * self.rng.random() * self.world.pace)
             except Unanswered:
                 continue
 

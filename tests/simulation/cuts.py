@@ -201,7 +201,7 @@ class Cutter(Client):
                 self.network.answered("cut")
             except Unanswered:
                 pass
-            await trio.sleep(self.rng.choice((0.0, 0.005, 0.05)) * self.rng.random())
+            await trio.sleep(self.rng.choice((0.0, 0.005, 0.05)) * self.rng.random() * self.world.pace)
 
 
 class LimitedReader(Client):
@@ -234,4 +234,4 @@ class LimitedReader(Client):
                     self.network.answered("find")
             except Unanswered:
                 pass
-            await trio.sleep(self.rng.choice((0.0, 0.005, 0.05)) * self.rng.random())
+            await trio.sleep(self.rng.choice((0.0, 0.005, 0.05)) * self.rng.random() * self.world.pace)

@@ -14,7 +14,7 @@ long as nothing is lost: the end of a transaction by force does not wait for the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -117,6 +117,23 @@ class Deadlines:
             found = node.coordinator.epoch_of(producer_id)
             if found is not None and found < epoch:
                 self._world.violate(9, f"{when}: producer {producer_id} is in epoch {found}, and was granted {epoch}")
+
+    def look_at_early_ends(self, node_of: Callable[[str], Node | None], calm_since_s: float) -> None:
+        """Of several processes: what has begun since something befell one of them goes on until its time-out.
+
+        `node_of` tells where a transactional id is coordinated. No wall clock counts, and an end may come late.
+        """
+        for transactional_id, known in list(self._open.items()):
+            node = node_of(transactional_id)
+            is_due = trio.current_time() >= known.after_s + known.timeout_s - 0.002
+            if known.after_s <= calm_since_s or node is None or is_due:
+                del self._open[transactional_id]
+                continue
+            description = node.coordinator.describe(transactional_id)
+            if description is None or description.txid != known.txid or description.state != IdState.OPEN.name:
+                state = "unknown" if description is None else description.state
+                name = f"transaction {known.txid} of {transactional_id}"
+                self._world.violate(5, f"{name} is open, no process has ended since, and its id is {state}")
 
     def look(self, node: Node, when: str) -> None:
         now_s = self._world.clock.current_time()

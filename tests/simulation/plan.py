@@ -114,6 +114,14 @@ class Plan:
     """How likely it is, at any time, that one shard does not reach another one for a while."""
     suspensions: float = 0.0
     """How likely it is that a process is suspended for a while."""
+    long_suspension_s: float = 0.0
+    """So long one process is suspended, once."""
+    clocks_apart_s: float = 0.0
+    """So far, at most, the wall clock of each process is from the right time, and so far it jumps."""
+    clock_jumps: float = 0.0
+    """How likely it is, at any time, that the wall clock of a process jumps; and at each of its starts."""
+    full_s: float = 0.0
+    """So long the disk of one process is full, once."""
     cutters: int = 0
     """So many clients ask for cuts over the shards."""
     limited: int = 0
@@ -189,6 +197,9 @@ def _without_faults(plan: Plan) -> Plan:
         doubled_messages=0.0,
         cut_ways=0.0,
         suspensions=0.0,
+        long_suspension_s=0.0,
+        clock_jumps=0.0,
+        full_s=0.0,
     )
 
 
@@ -196,8 +207,12 @@ def draw_shards(seed: str, *, faults: bool = True) -> Plan:
     """The plan of a seed for several shards; see `draw`."""
     rng = Random(f"{seed}/plan of shards")
     # Of their own, as in `draw`.
-    of_cuts, of_epochs, of_sinks, of_markers, of_limits = (
-        Random(f"{seed}/{name}") for name in ("cuts", "epochs", "sinks over shards", "markers", "past cuts")
+    of_cuts, of_epochs, of_sinks, of_markers, of_limits, of_clocks, of_long, of_full = (
+        Random(f"{seed}/{name}")
+        for name in (
+            *("cuts", "epochs", "sinks over shards", "markers", "past cuts"),
+            *("clocks", "long suspensions", "full disks"),
+        )
     )
     sinks = of_sinks.choice((0, 0, 0, 0, 1, 2))
     shards = rng.choice((2, 2, 3))
@@ -234,6 +249,10 @@ def draw_shards(seed: str, *, faults: bool = True) -> Plan:
         epochs=of_epochs.choice((0, 0, 0, transactional)),
         sinks=sinks,
         second_drivers=of_sinks.choice((0, 0, 1)) if sinks else 0,
+        clocks_apart_s=of_clocks.choice((0.01, 1.0, 5.0, 5.0, 600.0)),
+        clock_jumps=of_clocks.choice((0.0, 0.02, 0.1)),
+        long_suspension_s=of_long.uniform(10.0, 60.0) if of_long.random() < 0.06 else 0.0,
+        full_s=of_full.choice((0.1, 0.5, 2.0)) * of_full.random() if of_full.random() < 0.12 else 0.0,
     )
     if sinks:
         plan = replace(plan, deaths=tuple(_moved_to_a_batch(death, of_sinks) for death in plan.deaths))

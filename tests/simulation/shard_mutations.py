@@ -9,11 +9,15 @@ from unittest import mock
 
 import trio
 
+import coordinator.housekeeping
 import partition.modes
 import shard.past_cuts
 import shard.routing
+from coordinator import events as ev
 from coordinator.executor import Executor
+from coordinator.expiry import due, open_before
 from coordinator.messages import Applied, ApplyCommit, Placement, Preparation, Prepare, Prepared, Undecided
+from coordinator.producer import Producer
 from coordinator.sinks.committing import Committing
 from datalog.cuts import LookedUp, Lookup
 from datalog.layout import LogRecord
@@ -85,6 +89,13 @@ def _hears_twice(self: Listener, message: Hello | Command) -> Heard:
     ):
         return Heard(message.body, message.number)
     return heard
+
+
+def _hears_past_a_gap(self: Listener, message: Hello | Command) -> Heard:
+    """Whatever comes is the next one; what it has overtaken counts as executed when it comes."""
+    if isinstance(message, Command) and (message.epoch, message.listener_epoch) == (self.speaker_epoch, self.epoch):
+        self._next = max(message.number, self._next)
+    return _REAL_HEAR(self, message)
 
 
 _REAL_HEAR = Listener.hear
@@ -310,6 +321,10 @@ async def _visible_here_is_visible(self: Any) -> Sequence[Applied]:
 _REAL_VISIBLE = shard.routing._RoutedApplication.visible
 
 
+def _due_by_the_wall_clock(producer: Producer, _open_ms: float, *others: Any) -> ev.TimedOut | ev.Idle | None:
+    return due(producer, open_before(producer, others[-1]), *others)
+
+
 MUTATIONS = (
     Mutation(
         "batch-counts-of-others-believed",
@@ -365,6 +380,11 @@ MUTATIONS = (
         "commands-in-any-order",
         "commands are executed as they arrive",
         patched(Listener, "hear", _hears_in_any_order),
+    ),
+    Mutation(
+        "apply-number-skipped",
+        "a shard executes a command although one before it, such as an *apply*, has not come, and never executes that",
+        patched(Listener, "hear", _hears_past_a_gap),
     ),
     Mutation(
         "commands-executed-twice",
@@ -475,6 +495,11 @@ MUTATIONS = (
         "past-cut-that-not-all-know",
         "a reader with a limit gets the newest cut that each shard knows, whether or not it is the same one",
         patched(PastCuts, "_look_up", _takes_the_newest_of_each_shard),
+    ),
+    Mutation(
+        "time-outs-by-the-wall-clock",
+        "how long a transaction is open is told by the wall clock",
+        patched(coordinator.housekeeping, "due", _due_by_the_wall_clock),
     ),
     Mutation(
         "prepared-is-not-under-way",

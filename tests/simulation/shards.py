@@ -4,8 +4,8 @@
        └────── history ◀─ readers ─┘                        └─ its own disk, journals, data logs, deaths, starts
 
 Each process is a `Machine` (`machine`), put together with its neighbours. It is killed alone, or its disk loses power
-alone or with all others; it stays down for a while, and starts again beside those that live on. It is suspended for a
-while: then its tasks do not run, and what comes to it waits.
+alone or with all others; it stays down for a while, and starts again beside those that live on. It is suspended, its
+disk is full, its wall clock jumps (`process_faults`).
 
 Fault model of the way between shards: a message is lost, doubled, or late, also later than the next start of either
 shard; two of them change places; in one direction nothing gets through for a while. What arrives is what was sent: it
@@ -19,12 +19,11 @@ Then the cuts are judged that were taken over all shards meanwhile (`cuts`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from random import Random
-from typing import Any
 from unittest import mock
 from uuid import UUID
 
@@ -50,11 +49,13 @@ from tests.simulation.clients import (
     TransactionalProducer,
 )
 from tests.simulation.cuts import Cutter, LimitedReader, TakenCuts
+from tests.simulation.deadlines import LOOK_S
 from tests.simulation.found import Found
 from tests.simulation.history import Answered, History, Transaction, log_name
 from tests.simulation.machine import SETTINGS, Failpoints, Machine, Node
 from tests.simulation.network import Network
 from tests.simulation.plan import Death, Plan
+from tests.simulation.process_faults import Faults, resume
 from tests.simulation.sinks import drivers
 from tests.simulation.stuck import VIRTUAL_S_MAX, stop_when_stuck
 from tests.simulation.system_calls import ROOT
@@ -69,6 +70,10 @@ SETTLED_S = 60.0
 """So long it may take until nothing is open any more, once all processes are up."""
 SERVES_S = 60.0
 """So long a process may take to start: by then all others have been up, and well, at some time."""
+HOUR_S = 3600.0
+"""So far, at most, all clocks jump while a transaction is left open at the end: no other time is counted by them."""
+JUMPS_BETWEEN_STARTS = 0.3
+"""How likely it is that a wall clock is set between two starts."""
 RESTARTED_S = 10.0
 """So long after its disk has failed a process that serves is restarted by its operator, if it does not end before."""
 
@@ -117,6 +122,8 @@ class ShardMachine(Machine):
         self._links: trio.Nursery | None = None
         self._placed = where
         self._everywhere = False
+        self._rng_of_clock = process.stream("clock")
+        self.jump_clock()
         self._failed_s: float | None = None
         """When it was seen that the disk of the node that serves has failed."""
 
@@ -146,10 +153,25 @@ class ShardMachine(Machine):
             nursery.cancel_scope.cancel()
 
     async def _serves_in_time(self) -> None:
-        with trio.move_on_after(SERVES_S):
-            await self.came_up.wait()
-            return
+        """It may have to wait for a process that stands still."""
+        began_s = -1.0
+        while began_s < self.world.another_stands_still_until_s:
+            began_s = trio.current_time()
+            with trio.move_on_after(SERVES_S):
+                await self.came_up.wait()
+                return
         self.world.violate(8, f"process {self.number} has started, and does not serve after {SERVES_S:.0f} s")
+
+    def jump_clock(self, by_s: float | None = None) -> None:
+        """Its wall clock shows another time from now on; by default as wrong as the plan has it."""
+        by_s = self.plan.clocks_apart_s if by_s is None else by_s
+        self._clock_offset_ms = int(1000 * by_s * self._rng_of_clock.uniform(-1.0, 1.0))
+        self.world.note("clock", f"is {self._clock_offset_ms / 1000:.3f} s fast")
+
+    def starts_again(self) -> None:
+        """Its clock may have been set meanwhile."""
+        if self._rng_of_clock.random() < JUMPS_BETWEEN_STARTS * (self.plan.clock_jumps > 0):
+            self.jump_clock()
 
     def loses(self, other: ShardNumber) -> None:
         """The connection to another process has ended: only a shard that stops does anything about it."""
@@ -272,44 +294,11 @@ class Scheduler(trio.abc.Instrument):
                 machine.step()
 
 
-# --- suspended processes ---
-
-
-def suspend(process: Process) -> None:
-    """From now on none of its tasks runs."""
-    queue = _runner().runq
-    process.held = [task for task in queue if task.context.get(CURRENT) is process]
-    for task in process.held:
-        queue.remove(task)
-
-
-def resume(process: Process) -> None:
-    if process.held is not None:
-        _runner().runq.extend(process.held)
-        process.held = None
-
-
-def _runner() -> Any:
-    return trio._core._run.GLOBAL_RUN_CONTEXT.runner  # type: ignore[attr-defined]
-
-
-@contextmanager
-def suspending() -> Iterator[None]:
-    """Tasks of suspended processes that are to run are held, for as long as this is entered."""
-    runner = trio._core._run.Runner  # type: ignore[attr-defined]
-    really: Callable[..., None] = runner.reschedule
-
-    def reschedule(self: Any, task: trio.lowlevel.Task, *outcome: Any) -> None:
-        really(self, task, *outcome)
-        process = task.context.get(CURRENT)
-        if isinstance(process, Process) and process.held is not None:
-            process.held.append(self.runq.pop())
-
-    with mock.patch.object(runner, "reschedule", reschedule):
-        yield
-
-
 # --- the way between shards ---
+
+
+WAITING_MAX = 1000
+"""So many messages wait for a process that does not read; what has no room is lost, as in `interbroker.peers`."""
 
 
 class Way:
@@ -324,6 +313,8 @@ class Way:
         self.lost, self.late, self.doubled = plan.lost_messages, plan.late_messages, plan.doubled_messages
         self.cut: set[tuple[int, int]] = set()
         """From whom to whom nothing gets through."""
+        self._waiting: Counter[int] = Counter()
+        """How many messages have not come to each process."""
 
     def heal(self) -> None:
         self.lost = self.late = self.doubled = 0.0
@@ -337,7 +328,9 @@ class Way:
         with suppress(Crashed):
             sender.reached(f"said.{name}")
         for _ in range(2 if self._rng.random() < self.doubled else 1):
-            if self._rng.random() >= self.lost and (sender.number, to) not in self.cut:
+            gets_through = self._rng.random() >= self.lost and (sender.number, to) not in self.cut
+            if gets_through and self._waiting[to] < WAITING_MAX:
+                self._waiting[to] += 1
                 delay_s = self._delay() + self._delay_of_cut(name)
                 self._nursery.start_soon(self._deliver, sender.number, self._machines[to], data, name, delay_s)
 
@@ -355,6 +348,7 @@ class Way:
     async def _deliver(self, sender: ShardNumber, to: ShardMachine, data: bytes, name: str, delay_s: float) -> None:
         CURRENT.set(to.world)
         await trio.sleep(delay_s)
+        self._waiting[to.number] -= 1
         if to.hears is None or to.world.crashed:
             return
         try:
@@ -428,7 +422,9 @@ async def run_shards(world: World, plan: Plan) -> None:
             for machine in machines:
                 machine.way = way
                 nursery.start_soon(_live, machine, plan, history, phases)
-            nursery.start_soon(_disturb, world, plan, machines, way)
+            faults = Faults(world, plan, machines, way, where, history)
+            nursery.start_soon(faults.run)
+            nursery.start_soon(_watch_deadlines, machines, where, history)
             clients_done = trio.Event()
             cuts = TakenCuts(world, history)
             clients = _clients(world, plan, network, history)
@@ -443,6 +439,7 @@ async def run_shards(world: World, plan: Plan) -> None:
 
             nursery.start_soon(run_clients)
             await phases[0].all_there.wait()
+            await faults.are_over.wait()
             await _come_to_an_end(
                 world,
                 machines,
@@ -497,7 +494,12 @@ async def _come_to_an_end(
     await _all_serve(world, machines, phases[2])
     await _judge_all(machines, history, "after the last start")
     nodes = [machine.node for machine in machines if machine.node is not None]
-    await nobody_waits(world, nodes, machines, where, history)
+
+    def jump_all_clocks() -> None:
+        for machine in machines:
+            machine.jump_clock(HOUR_S)
+
+    await nobody_waits(world, nodes, machines, where, history, jump_all_clocks)
     phases[2].over.set()
 
 
@@ -529,6 +531,7 @@ async def _run_once(machine: ShardMachine, history: History, death: Death, until
         history.deadlines.grants_after_start(node, when)
         history.fences(when, machine.logs, node.producers(machine.logs) if node.tail_kept else None)
 
+    machine.starts_again()
     await machine.run_node(death, until=until, after_recovery=judge)
 
 
@@ -587,6 +590,26 @@ async def _judge_all(machines: Sequence[ShardMachine], history: History, when: s
     history.nothing_is_behind(when)
 
 
+async def _watch_deadlines(machines: Sequence[ShardMachine], where: Placed, history: History) -> None:
+    """No transaction ends before its time-out while all processes go on, whatever their wall clocks show."""
+    before, calm_since_s = _condition(machines), trio.current_time()
+    while True:
+        now = _condition(machines)
+        if now is None or now != before:
+            calm_since_s = trio.current_time()
+        before = now
+        history.deadlines.look_at_early_ends(lambda name: machines[where.of_id(name)].node, calm_since_s)
+        await trio.sleep(LOOK_S)
+
+
+def _condition(machines: Sequence[ShardMachine]) -> Sequence[int] | None:
+    """Which starts serve; None if some process does not, is suspended, or has lost its disk."""
+    nodes = [machine.node for machine in machines if machine.world.held is None]
+    if any(node is None or node.shard.failure is not None for node in nodes) or len(nodes) < len(machines):
+        return None
+    return [machine.durable.starts for machine in machines]
+
+
 def _clients(world: World, plan: Plan, network: Network, history: History) -> list[Client]:
     """The transactional ids are in groups of two; each group has its coordinator somewhere."""
     clients: list[Client] = []
@@ -602,38 +625,3 @@ def _clients(world: World, plan: Plan, network: Network, history: History) -> li
         clients.append(PatientProducer(world, network, history, f"w{number}", f"waits{number}"))
     clients += [Reader(world, network, history, f"r{number}") for number in range(plan.readers)]
     return clients
-
-
-async def _disturb(world: World, plan: Plan, machines: Sequence[ShardMachine], way: Way) -> None:
-    """Let disks fail at times, cut ways, and suspend processes. If the run breaks off, no task stays suspended."""
-    try:
-        await _disturb_until_it_stops(world, plan, machines, way)
-    finally:
-        for machine in machines:
-            resume(machine.world)
-
-
-async def _disturb_until_it_stops(world: World, plan: Plan, machines: Sequence[ShardMachine], way: Way) -> None:
-    rng: Random = world.stream("disturbance")
-    async with trio.open_nursery() as nursery:
-        while not world.stopping.is_set():
-            for machine in machines:
-                faults = machine.calls.faults
-                faults.write_error, faults.sync_error = plan.write_error, plan.sync_error
-                faults.commit_error = plan.commit_error
-            if rng.random() < plan.cut_ways:
-                sender, to = rng.sample(range(plan.shards), 2)
-                way.cut.add((sender, to))
-                nursery.start_soon(_after, rng.choice((0.05, 0.5)) * rng.random(), way.cut.discard, (sender, to))
-            if rng.random() < plan.suspensions:
-                process = rng.choice(machines).world
-                if process.held is None and not process.crashed:
-                    world.count("suspensions")
-                    suspend(process)
-                    nursery.start_soon(_after, rng.choice((0.02, 0.2, 1.0)) * rng.random(), resume, process)
-            await trio.sleep(0.05 * rng.random())
-
-
-async def _after(seconds: float, call: Callable[[Any], None], what: Any) -> None:
-    await trio.sleep(seconds)
-    call(what)

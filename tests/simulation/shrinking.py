@@ -63,7 +63,8 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
                 yield replace(plan, **{field: fewer})
     kinder = "lost_requests", "late_requests", "write_error", "sync_error", "commit_error", "disk_full"
     of_shards = "lost_messages", "late_messages", "doubled_messages", "cut_ways", "suspensions"
-    for field in (*kinder, *of_shards, "pause_probability"):
+    of_processes = "long_suspension_s", "clock_jumps", "clocks_apart_s", "full_s"
+    for field in (*kinder, *of_shards, *of_processes, "pause_probability"):
         if getattr(plan, field):
             yield replace(plan, **{field: 0.0})
     if plan.ring:

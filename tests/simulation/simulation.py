@@ -38,7 +38,8 @@ from tests.simulation.history import History
 from tests.simulation.machine import Machine, Node
 from tests.simulation.network import AT_THE_ONE, Network
 from tests.simulation.plan import Death, Plan
-from tests.simulation.shards import run_shards, suspending
+from tests.simulation.process_faults import suspending
+from tests.simulation.shards import run_shards
 from tests.simulation.sinks import drivers
 from tests.simulation.stuck import VIRTUAL_S_MAX, Stuck, stop_when_stuck
 from tests.simulation.world import Violation, World

@@ -48,6 +48,10 @@ class World:
         self.stopping = trio.Event()
         """The clients are to come to an end."""
         self.finished = trio.CancelScope()
+        self.stands_still_until_s = 0.0
+        """Of several processes, one stands still for long until then; 0 if none has yet."""
+        self.pace = 1.0
+        """So many times as long as usual the clients rest between requests."""
         self.counts: dict[str, int] = {}
 
     def stream(self, name: str) -> Random:
@@ -82,6 +86,13 @@ class Process(World):
         self.on_crash = lambda _where: None
         self.held: list[trio.lowlevel.Task] | None = None
         """While it is suspended: its tasks that would run now."""
+        self.stands_still_until_s = 0.0
+        """If it is this one that is suspended for long."""
+
+    @property
+    def another_stands_still_until_s(self) -> float:
+        """One of the processes does, this one or another one."""
+        return self._world.stands_still_until_s
 
     @property
     def violation(self) -> Violation | None:  # type: ignore[override]
