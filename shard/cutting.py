@@ -1,32 +1,33 @@
 """Cuts over several shards: up to where logs can be read together without splitting a transaction.
 
-The shard TAKER takes all cuts, one behind the other; the others have it take theirs. A cut takes four questions, each
+The shard TAKER takes all cuts, one after the other; the others ask it for theirs. A cut takes four questions, each
 of them to all shards side by side:
 
-    AwaitEnds   wait until all that was answered before can be read (invariant 13)
+    AwaitEnds   wait until everything that was answered before can be read (invariant 13)
     Hold        prepare no further commit, and wait until those that are prepared are visible (`shard.holding`)
     CutLogs     how far can your logs be read, at this instant?
     Release     go on; has nothing begun since Hold?
 
-Within a shard all logs of a transaction become visible at one instant, so what one shard says never splits one. A
-commit over several shards is visible everywhere or nowhere as long as all coordinators hold. If one has not held to the
-end, for it was started again or was too slow, the cut is thrown away.
+Within a shard all logs of a transaction become visible at one instant, so one shard's answer never splits it. A commit
+over several shards is visible everywhere or nowhere as long as all coordinators hold. If one has not held to the end,
+because it was started again or was too slow, the cut is thrown away.
 
-Commits wait for three round trips, and for those that are under way. Between two cuts they have as long as the last one
-took, so a reader who asks again and again does not stop them. If a shard is down there is no cut, and nobody is held:
-it does not answer AwaitEnds. It gets no further question but Release and KeepEnds while it has one to answer, so none
-pile up: whoever asks next waits for that answer, as long as the one before would have.
+Commits wait for three round trips, and for the commits that are under way. The pause between two cuts is as long as the
+last one took, so a reader that asks again and again does not stop commits. While a shard is down there is no cut, and
+no commits are held, because it does not answer AwaitEnds. A shard that has a question to answer gets no further one but
+Release and KeepEnds, so questions do not pile up: the next question waits for that answer, as long as the last one
+would have.
 
-A cut that all shards keep for readers with a limit (`shard.kept_cuts`) is taken in the same way, of all logs; in place
-of CutLogs and behind Release there are two other questions:
+A cut that all shards keep for readers with a limit (`shard.kept_cuts`) is taken in the same way, of all logs. NoteEnds
+takes the place of CutLogs, and KeepEnds follows Release:
 
     NoteEnds    note how far your logs can be read, at this instant; what is the number of your newest cut?
     KeepEnds    that was cut n: store it
 
-The number is one more than the newest of all shards. A cut that a shard does not store, for it is killed, is not used.
+The number is one more than the newest of all shards. If a shard is killed before it stores a cut, the cut is not used.
 
-A backup takes its cut itself, in the files of the shards. It has the TAKER do all but CutLogs, in `while_all_hold`; to
-the coordinators this is a cut like any other.
+A backup takes its cut itself, in the files of the shards. The TAKER does everything else for it, in `while_all_hold`;
+to the coordinators this is a cut like any other.
 """
 
 from __future__ import annotations
@@ -63,15 +64,16 @@ TAKER = ShardNumber(0)
 
 _TAKEN_S = OWN_WAIT_S + HOLD_S
 _HAVE_TAKEN_S = _TAKEN_S + HOLD_S
-"""For a cut, in the TAKER and in the others: longer than an answer is waited for, so that who gives none is named."""
+"""Time limits of a cut, in the TAKER and in the others. They are longer than the wait for one answer, so that the error
+names the shard that does not answer."""
 
 PAUSE_MIN_S = 0.005
 """Between two cuts."""
 KEEP_SHARE = 100
-"""Cuts that are kept hold commits for one part of the time in so many."""
+"""Cuts that are kept hold commits for at most this fraction of the time: 1/KEEP_SHARE."""
 
 KEEP_PAUSE_S = 10.0
-"""After one that could not be taken. A shard that is down is waited for meanwhile by nobody but readers."""
+"""After a kept cut that could not be taken. Meanwhile only readers wait for a shard that is down."""
 
 PAUSE_MAX_S = 0.5
 """Between two attempts, if a coordinator cannot hold: doubled each time."""
@@ -81,12 +83,12 @@ _Found = TypeVar("_Found")
 
 
 class Cutting:
-    """Takes the cuts of a node if this shard is the TAKER, else has it take them."""
+    """Takes the cuts of a node if this shard is the TAKER, else asks the TAKER for them."""
 
     def __init__(
         self, own: ShardNumber, own_cuts: OwnCuts, links: Links, shard_of: Callable[[LogId], ShardNumber | None]
     ) -> None:
-        """`shard_of` names the shard that leads a log; None if it is this one, or nobody does."""
+        """`shard_of` names the shard that leads a log; None if it is this one, or if the log has no leader."""
         self._own = own
         self._own_cuts = own_cuts
         self._links = links
@@ -102,9 +104,9 @@ class Cutting:
         self._keep_earliest_s = 0.0
 
     async def cut(self, logs: Sequence[LogId]) -> Cuts | NoCut:
-        """The newest cut of those of these logs that are led, with all that was answered before the question.
+        """The newest cut of those of these logs that are led, with everything that was answered before the call.
 
-        Waits somewhat longer than OWN_WAIT_S at most, so that a shard that does not answer is named.
+        Waits at most somewhat longer than OWN_WAIT_S, so that the error names a shard that does not answer.
         """
         with trio.move_on_after(_TAKEN_S if self._own == TAKER else _HAVE_TAKEN_S + HOLD_S):
             async with self._lock:
@@ -145,7 +147,7 @@ class Cutting:
     async def _keep(self) -> NoCut | Callable[[], Awaitable[None]]:
         """What it returns stores the cut in this shard. Raises NoAnswer."""
         others = dict.fromkeys(self._links.others, ())
-        refused = await self._await_ends((), others, HOLD_S)  # nobody is held while a shard is down
+        refused = await self._await_ends((), others, HOLD_S)  # no commits are held while a shard is down
         if refused is not None:
             return refused
         await trio.sleep_until(self._earliest_s)
@@ -168,11 +170,11 @@ class Cutting:
         self._kept_s = began_s
         keep = KeepEnds(self._holds, newest[0] + 1)
         for shard in others:
-            self._links.ask(shard, keep)  # nobody waits for their disks
+            self._links.ask(shard, keep)  # without waiting for their disks
         return self._own_cuts.keep(keep)
 
     async def while_all_hold(self, inside: Callable[[], Awaitable[None]]) -> bool | NoCut:
-        """Run `inside` while all coordinators hold, and what was answered before the call can be read in every shard.
+        """Run `inside` while all coordinators hold and everything answered before the call can be read in every shard.
 
         True: they have held to the end of it. False: they have not, or could not; `inside` may not have run, or may
         have been cancelled after HOLD_S. The same call may be made again. Only the TAKER's is called. Raises what
@@ -265,13 +267,13 @@ class Cutting:
             self._earliest_s = now_s + max(pause_s, now_s - began_s)
 
     def _let_go(self, number: int, others: Iterable[ShardNumber]) -> None:
-        """End what may be held still, or will be, without waiting."""
+        """End all holds that are still in force or still under way, without waiting."""
         self._own_cuts.release(self._own, number)
         for shard in others:
             self._say(shard, Release(number), HOLD_S)
 
     async def _ask(self, questions: Mapping[ShardNumber, CutQuestion], wait_s: float) -> Sequence[Question]:
-        """Answers are waited for so long. Raises NoAnswer if one of them does not answer the last question."""
+        """Ask; answers may take so long. Raises NoAnswer if one of them does not answer its previous question."""
         soon_s = trio.current_time() + HOLD_S
         last = [self._asked[shard] for shard in questions if shard in self._asked]
         await answers_of([each._replace(due_s=max(each.due_s, soon_s)) for each in last])

@@ -1,21 +1,21 @@
 """The commits of one coordinator that are under way, and the holds that let a cut over shards see none in part.
 
-A commit over several shards becomes visible in each of them at its own instant. Whoever takes a cut (`shard.cutting`)
-has every coordinator *hold*: it prepares no further commit, and those that it has prepared are waited for until they
-are visible everywhere. While all coordinators hold, no commit is visible in part, and none begins: a commit that a
-client has seen answered, and one that it made because of that, are in the same cut, or only the first one is.
+A commit over several shards becomes visible in each of them at a different instant. The taker of a cut
+(`shard.cutting`) has every coordinator *hold*: the coordinator prepares no further commit, and waits until those that
+it has prepared are visible everywhere. While all coordinators hold, no commit is visible in part, and none begins: if a
+client made a commit because an earlier one was answered, a cut has both, the earlier one alone, or neither.
 
     admit ─▶ began ─▶ … ─▶ ended          a commit
     hold ─▶ nothing under way ─▶ release  a hold: `admit` waits meanwhile
 
-A hold ends when its taker has started again, or by itself: after DRAIN_S for what was under way, in the slowest
-coordinator, and HOLD_S for the cut. So a taker that dies stops nobody for longer. A hold whose time is over is
-forgotten with the first commit that is admitted; `release` tells whether it was in force to the end. So no cut rests
+A hold ends when its taker has started again, or by itself: after DRAIN_S for the commits under way in the slowest
+coordinator, and HOLD_S for the cut. So a taker that dies delays commits for no longer. A hold whose time is over is
+forgotten with the first commit that is admitted; `release` says whether it was in force to the end. So no cut depends
 on a clock.
 
 A commit that is under way for longer than DRAIN_S waits for a shard that is down, or whose disk has failed. Then this
-coordinator does not hold, and there is no cut. Nor does it before it has recovered: it does not know yet what it has
-decided.
+coordinator refuses to hold, and there is no cut. It also refuses until it has recovered, because it does not know yet
+what it has decided.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HOLD_S = 1.0
 """A cut takes two round trips within a machine, once all coordinators hold."""
 
 DRAIN_S = 5.0
-"""On a slow disk, or beside much else, a commit takes seconds, and it need not be the only one that is under way."""
+"""On a slow disk or a busy machine a commit takes seconds, and several may be under way."""
 
 
 class Commits:
@@ -49,7 +49,7 @@ class Commits:
         self._closed = False
 
     def recovered(self) -> None:
-        """The shard has recovered: all that the last run had decided is among what has begun."""
+        """The shard has recovered: all commits that the last run had decided have begun here."""
         self._recovered.set()
 
     async def until_recovered(self) -> None:
@@ -57,7 +57,7 @@ class Commits:
         await self._recovered.wait()
 
     async def admit(self) -> None:
-        """Wait until no one holds. A commit may begin in the step in which this returns, and in no later one."""
+        """Wait until there is no hold. A commit may begin in the step in which this returns, and in no later one."""
         while self._holds:
             deadline = max(until for _, until in self._holds.values())
             if trio.current_time() >= deadline:
@@ -73,7 +73,7 @@ class Commits:
             self._under_way.setdefault(txid, now_s)
 
     def ended(self, txids: Iterable[TxId]) -> None:
-        """These are visible in all their shards, or aborted; others are of no matter."""
+        """These are visible in all their shards, or aborted; unknown ones are ignored."""
         before = len(self._under_way)
         for txid in txids:
             self._under_way.pop(txid, None)
@@ -82,9 +82,9 @@ class Commits:
             self._ended = trio.Event()
 
     def hold(self, taker: ShardNumber, number: int) -> Callable[[], Awaitable[bool]]:
-        """Hold, in this step. What it returns waits until nothing is under way: True. False: it cannot be waited for.
+        """Hold, in this step. The result waits until no commit is under way: True. False: this coordinator cannot hold.
 
-        A later hold of the same taker takes the place of its earlier one.
+        A later hold of the same taker replaces its earlier one.
         """
         now_s = trio.current_time()
         if (
@@ -113,13 +113,13 @@ class Commits:
         return True
 
     def close(self) -> None:
-        """Hold for nobody any more: this shard stops. Whoever had it hold hears that it was not to the end."""
+        """This shard stops: refuse further holds, and end those in force. Their takers hear that they ended early."""
         self._closed = True
         for taker in tuple(self._holds):
             self.forget(taker)
 
     def forget(self, taker: ShardNumber) -> None:
-        """That shard has started again: it does not know of a hold of its own."""
+        """That shard has started again, and does not know its hold any more."""
         if self._holds.pop(taker, None) is not None:
             self._released.set()
             self._released = trio.Event()

@@ -1,4 +1,4 @@
-"""What one shard answers to whoever takes a cut over all of them (`shard.cutting`)."""
+"""One shard's answers to the taker of a cut over all shards (`shard.cutting`)."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class OwnCuts:
         self._noted: tuple[int, Mapping[LogId, Offset]] | None = None
         """Within the hold with that number."""
         self._newest = 0
-        """The number of the newest cut that is being stored, or is stored."""
+        """The number of the newest cut that is stored or being stored."""
         self._storing = trio.Lock()
-        """They are stored in the order of their numbers, also if one of them takes long."""
+        """Cuts are stored in the order of their numbers, even if one of them takes long."""
 
     async def await_ends(self, logs: Collection[LogId] | None) -> NoCut | None:
-        """Wait until what was answered in the logs before the call can be read; until this shard has recovered, too.
+        """Wait until this shard has recovered, and all that was answered in the logs before the call can be read.
 
-        In all that are led here, if `logs` is None. None: it can. For OWN_WAIT_S at most.
+        `logs` None means all logs that are led here. None: it can be read. NoCut: it cannot within OWN_WAIT_S.
         """
         await self._commits.until_recovered()
         if logs is None:
@@ -74,10 +74,10 @@ class OwnCuts:
         return Noted(max(self._newest, self.partitions.data_logs.newest_cut))
 
     def keep(self, message: KeepEnds) -> Callable[[], Awaitable[None]]:
-        """The cut with that number is what was noted in that hold. What is returned stores it.
+        """The ends noted in that hold are the cut with that number. The result stores it.
 
-        After a restart, or once another cut was noted, there is nothing to store. Nor is it stored if the disk is still
-        busy with an earlier one: then it is a cut that this shard does not know.
+        After a restart, or once another cut was noted, there is nothing to store. If the disk is still busy with an
+        earlier cut, this one is not stored: then this shard does not know it.
         """
         if self._noted is None or self._noted[0] != message.hold:
             return trio.lowlevel.checkpoint

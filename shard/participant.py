@@ -6,19 +6,20 @@
 All of a transaction's logs in the shard get their decision in one step without a checkpoint, and go to the copier as
 one unit: this is what makes them visible in one LMDB transaction (invariant 7) and in the group's order (invariant 6).
 Which record a decision is, each log's mode says (`partition.modes`); a transaction may have logs of both.
-A log that was added and not written to takes part as well, with 0 records: in marker mode it gets its marker with the
-others, also after a crash in between; in journal mode nothing is placed there, and the transaction is forgotten.
+A log that was added but not written to takes part as well, with 0 records: in marker mode it gets its marker with the
+others, also after a crash in between; in journal mode nothing is placed there, and the log forgets the transaction.
 
 The lanes of a sink's batch are prepared by one call, with one flush of each of their logs, and applied by one call, as
-one unit: what several of them have written to one log follows each other there. Their common apply number tells that
-they belong together; also after a crash that has destroyed some of the decisions, for the rest is placed again under
-the same number.
+one unit: their records in one log follow each other. Their common apply number says that they belong together, also
+after a crash that has destroyed some of the decisions, because the rest is placed again under the same number.
 
 While the shard recovers, *apply* is only noted; when every coordinator that matters has said what it had decided, all
-of it is placed in one order (`place_order`). The coordinators of other shards matter if something is open here that is
-not the own one's. What none of them knows of is aborted: it was aborted there, and the word of it was lost.
+of it is placed in one order (`place_order`). The coordinators of other shards matter if a transaction is open here that
+the own coordinator does not name. A transaction that none of them names is aborted: its coordinator had aborted it, and
+the message was lost.
 
-A coordinator of another shard may start again alone, too. What it had here, and does not go on with, is aborted.
+A coordinator of another shard may start again alone, too. The transactions that it had here and does not go on with are
+aborted.
 
 In a log of marker mode an administrator may ask for the abort of what a producer has open
 (`Partition.open_for_abort`). It is aborted by its coordinator, as a whole.
@@ -83,7 +84,7 @@ class LocalPreparation:
         self._flushing: dict[Partition, JournalPosition] = {}
 
     def wait_for(self, partition: Partition, txid: TxId) -> None:
-        """The outcome depends on what the partition holds of the transaction."""
+        """The outcome waits until the partition's part of the transaction is on disk."""
         through = partition.unwritten_through(txid)
         if through is not None:
             self._flushing[partition] = max(self._flushing.get(partition, through), through)
@@ -96,7 +97,7 @@ class LocalPreparation:
     async def outcome(self) -> Prepared:
         """See `Preparation.outcome`.
 
-        A shard that refuses writes prepares nothing: it could not place what the producer is told to be committed.
+        A shard that refuses writes prepares nothing: it could not place what the producer was told is committed.
         """
         self._partitions.raise_if_failed()
         refused = dict(self._prepared.refused)
@@ -114,7 +115,7 @@ class LocalApplication:
     __slots__ = ("_durable_through", "_partitions", "_placements", "_recovered", "_visible_at")
 
     def __init__(self, partitions: Partitions, recovered: trio.Event) -> None:
-        """`recovered` is set when what is noted has been placed."""
+        """`recovered` is set when everything that was noted during recovery has been placed."""
         self._partitions = partitions
         self._recovered = recovered
         self._placements: list[tuple[Placement, ...]] = []
@@ -124,11 +125,11 @@ class LocalApplication:
     def note(self, txid: TxId, logs: Iterable[LogId]) -> None:
         """The next message is placed, in these logs.
 
-        In a log of marker mode, where others' records stand between those of the transaction, a place tells where its
-        first one is, and how many there are; it is visible with all that stands there by now.
+        In a log of marker mode, where others' records lie between those of the transaction, a place says where its
+        first record is, and how many there are; it is visible together with everything that is in the log by now.
 
-        Where nothing was written, nothing becomes visible. But if that log is PREPARED on disk, its decision must be
-        there, too, before it is answered: nobody would tell it again after a loss of power.
+        A log without records has nothing to make visible. But if it is PREPARED on disk, its decision must be on disk,
+        too, before the answer: no coordinator would send it again after a loss of power.
         """
         places: list[Placement] = []
         for log in logs:
@@ -175,22 +176,22 @@ class Participant:
         self._open = partitions.open_by_producer
         self._offsets_decided = offsets_decided
         self._found_open: dict[TxId, list[LogId]] = {}
-        """While the shard recovers: what the journals have of transactions that are not decided."""
+        """While the shard recovers: the undecided transactions in the journals, with their logs."""
         self._resumed: set[TxId] = set()
-        """Of these, what its coordinator goes on with; it may be sealed already."""
+        """Those of them that their coordinators go on with; they may be sealed already."""
         self._said_again: list[tuple[Sequence[ApplyCommit], LocalApplication]] | None = []
-        """What coordinators have had applied since the start; None as soon as that is placed."""
+        """The applies that coordinators have sent since the start; None once they are placed."""
         self._ended: set[TxId] = set()
         """While the shard recovers: what other shards' coordinators have aborted. See `finish_recovery`."""
         self._recovered = trio.Event()
         self._next_apply_number = 0
         self._whole_since = whole_since
         self._coordinators: dict[TxId, ShardNumber] = {}
-        """Whose the undecided transactions of other shards' coordinators are, as far as these have said so."""
+        """The coordinators, in other shards, of undecided transactions, as far as they have said so."""
         self._unsaid: dict[ShardNumber, set[TxId]] = {}
-        """By coordinator that has started again: what it had here, until it has said with what of it it goes on."""
+        """By coordinator that has started again: its transactions here, until it says which of them go on."""
         self._said_all: set[ShardNumber] = set()
-        """Whose coordinators have, since the start of this shard, said what is undecided."""
+        """The shards whose coordinators have said, since the start of this shard, what is undecided."""
         self._heard = trio.Event()
         """Set, and replaced, when one of them says so, or is given up."""
         self._given_up: set[ShardNumber] = set()
@@ -205,7 +206,7 @@ class Participant:
         return self._whole_since()
 
     def recall(self, partition: Partition) -> None:
-        """A log with a past is led: note what is open there, and go on after the apply numbers that it knows."""
+        """A log with a past is led: note its open transactions, and go on after the apply numbers that it knows."""
         for txid in partition.state.open_transactions:
             self._found_open.setdefault(txid, []).append(partition.state.log)
         for window in partition.state.windows.values():
@@ -213,7 +214,7 @@ class Participant:
                 self._next_apply_number = max(self._next_apply_number, applied.apply_number + 1)
 
     async def hear_coordinators(self, others: Collection[ShardNumber]) -> None:
-        """Wait until the coordinators of other shards that matter have said what is undecided; the own one has."""
+        """Wait until the other shards' coordinators that matter have said what is undecided; the own one has."""
         told: set[ShardNumber] = set()
         while awaited := self._awaited(others):
             for shard in sorted(awaited - told):
@@ -254,9 +255,9 @@ class Participant:
             partition.state.note_added(txid, message.transactional_id)
 
     def _awaited(self, others: Collection[ShardNumber]) -> set[ShardNumber]:
-        """Whose word is lacking for something that is open here, and of which no coordinator has spoken yet.
+        """The shards that must speak first, because a transaction is open here that no coordinator has named yet.
 
-        What has PREPARED names its coordinator; whose the rest is, only the coordinators know.
+        A PREPARED transaction names its coordinator; any other may belong to any of them.
         """
         applied = {message.txid for messages, _ in self._said_again or () for message in messages}
         awaited: set[ShardNumber] = set()
@@ -271,10 +272,10 @@ class Participant:
         return awaited - self._said_all
 
     def finish_recovery(self) -> None:
-        """Every coordinator that matters has said what it had decided: place it, and abort what none of them knows of.
+        """Every coordinator that matters has said what it had decided: place it, and abort what none of them has named.
 
-        Of each producer in the order in which it has begun: in a log of marker mode a producer's first marker ends all
-        that it has written there. Raises StorageFailure.
+        Each producer's transactions come in the order in which they began: in a log of marker mode the producer's first
+        marker ends all that it has written there. Raises StorageFailure.
         """
         assert self._said_again is not None, "a shard recovers once"
         noted, self._said_again = self._said_again, None
@@ -297,7 +298,7 @@ class Participant:
         self._recovered.set()
 
     def _discard_if_orphan(self, txid: TxId) -> None:
-        """Abort what is open and was neither resumed nor decided by its coordinator: it belongs to no one."""
+        """Abort a transaction that is open and that no coordinator has resumed or decided."""
         if txid in self._ended:
             self._discard_everywhere(txid)
             return
@@ -313,15 +314,15 @@ class Participant:
     # --- the coordinators of other shards -----------------------------------------------------
 
     def note_coordinator(self, shard: ShardNumber, txid: TxId) -> None:
-        """A command of that shard's coordinator names the transaction, which is its own, and goes on."""
+        """A command of that shard's coordinator names the transaction: it is the coordinator's, and goes on."""
         self._coordinators[txid] = shard
         self._unsaid.get(shard, set()).discard(txid)
 
     def begins(self, shard: ShardNumber, txid: TxId) -> None:
-        """That shard's coordinator begins a producer's next transaction: what is in doubt of the producer is aborted.
+        """That shard's coordinator begins a producer's next transaction: abort the producer's earlier ones in doubt.
 
-        The coordinator may say so later. But in a log of marker mode the first marker of a producer ends all that it
-        has written there. What the coordinator had decided it has said before.
+        The coordinator would say so later anyway. But in a log of marker mode the producer's first marker ends all that
+        it has written there. If the coordinator had decided to commit one of them, it has said so before.
         """
         self.note_coordinator(shard, txid)
         for earlier in [it for it in self._unsaid.get(shard, ()) if it.producer_id == txid.producer_id]:
@@ -329,15 +330,15 @@ class Participant:
             self._end(earlier)
 
     def coordinator_restarted(self, shard: ShardNumber) -> None:
-        """What it had here is in doubt, until it has said with what of it it goes on."""
+        """Its transactions here are in doubt, until it has said which of them go on."""
         had = {txid for txid, coordinator in self._coordinators.items() if coordinator == shard}
         self._unsaid.setdefault(shard, set()).update(had)
 
     def said_all(self, shard: ShardNumber, undecided: Mapping[TxId, Undecided]) -> None:
-        """It has said what it had decided, and goes on with these: abort what else it had, and take batches again.
+        """It has said what it had decided, and goes on with these: abort its other ones, and take batches again.
 
-        What a log cannot go on with takes no more batches, and *prepare* refuses it. Of logs that are just being added
-        the coordinator has not spoken: they may have begun before this was heard.
+        If a log cannot go on with a transaction, it takes no more batches of it, and *prepare* refuses it. The
+        coordinator does not name logs that are just being added: they may have begun before this was heard.
         """
         for txid, (logs, is_closed) in undecided.items():
             was_open = self._open.get(txid.producer_id) == txid
@@ -352,7 +353,7 @@ class Participant:
             self._note_resumed(txid)
             held = any(partition.state.held(txid) is not None for partition in led.values())
             if not held and not (was_open and self._is_held(txid)):
-                self._forget(txid)  # it is applied here; nothing more will be said of it
+                self._forget(txid)  # it is applied here; no more commands for it will come
         reach("participant.said_all.resumed")
         for txid in self._unsaid.pop(shard, set()) - undecided.keys():
             self._end(txid)
@@ -361,7 +362,7 @@ class Participant:
         self._tell()
 
     def _end(self, txid: TxId) -> None:
-        """Its coordinator, in another shard, does not go on with it."""
+        """Its coordinator, in another shard, does not go on with it: abort it."""
         self._forget(txid)
         if self._said_again is not None:
             self._ended.add(txid)
@@ -378,7 +379,7 @@ class Participant:
                 self._discard_if_possible(partition, txid)
 
     def _resume_in(self, partition: Partition, txid: TxId, begun_in: LeaderEpoch) -> LeaderEpoch | str:
-        """See `PartitionState.resume`. After a loss of power, only what was begun since goes on."""
+        """See `PartitionState.resume`. After a loss of power only transactions that began since then go on."""
         if self._is_torn(partition, txid, begun_in):
             return f"{partition.log} may have lost records of {txid}"
         return partition.state.resume(txid)
@@ -386,13 +387,13 @@ class Participant:
     def _is_torn(self, partition: Partition, txid: TxId, begun_in: LeaderEpoch) -> bool:
         """Whether the transaction, begun in that leader epoch, may have lost records, and so can never be prepared.
 
-        Of one of which nothing is here, a loss may have taken all. PREPARED is on disk, and tells that it is whole.
+        If nothing of it is here, all of it may have been lost. PREPARED is on disk, and says that nothing is missing.
         """
         held = partition.state.held(txid)
         return begun_in < self.whole_since and (held is None or held.prepared_for is None)
 
     def _forget(self, txid: TxId) -> None:
-        """It takes no more batches here, and its coordinator has nothing more to say of it."""
+        """It takes no more batches here, and its coordinator will not name it again."""
         if self._open.get(txid.producer_id) == txid:
             del self._open[txid.producer_id]
         self._coordinators.pop(txid, None)
@@ -401,7 +402,7 @@ class Participant:
         if self._said_again is not None:
             self._resumed.add(txid)
 
-    # --- what the coordinator says ------------------------------------------------------------
+    # --- the coordinator's messages -----------------------------------------------------------
 
     async def begin_for(self, coordinator: ShardNumber, message: Begin) -> Begun:
         """As `begin`, for the coordinator of that shard, which is noted: also if `said_all` comes meanwhile."""
@@ -428,13 +429,13 @@ class Participant:
                 epochs[log] = answer
         if epochs:
             self._open[message.txid.producer_id] = message.txid
-            self._note_resumed(message.txid)  # logs may hold records of it, written before an earlier start was killed
+            self._note_resumed(message.txid)  # logs may hold records of it from a start that was killed
         elif self._open.get(message.txid.producer_id) != message.txid:
             self._coordinators.pop(message.txid, None)
         return Begun(epochs, refused)
 
     async def resume(self, message: Resume) -> Resumed:
-        """See `Participants.resume`. Its batches are known from the journals; from here on it takes more of them."""
+        """See `Participants.resume`. Its batches are known from the journals; from now on it takes more."""
         txid = message.txid
         epochs: dict[LogId, LeaderEpoch] = {}
         lost: dict[LogId, str] = {}
@@ -453,9 +454,10 @@ class Participant:
         return Resumed(epochs, lost)
 
     def _logs_with(self, txid: TxId) -> dict[LogId, LeaderEpoch]:
-        """Where the transaction has begun, whether its coordinator has written it down or not, and in which epoch.
+        """The logs in which the transaction has begun, written down by its coordinator or not, and the leader epochs.
 
-        What takes batches may have begun in this start, also while the shard recovers. The rest was found in journals.
+        One that takes batches may have begun in this start, even while the shard recovers. The others were found in
+        the journals.
         """
         takes_batches = self._open.get(txid.producer_id) == txid
         logs = self._partitions.by_log if takes_batches else self._found_open.get(txid, ())
@@ -463,7 +465,7 @@ class Participant:
         return {log: it.leader_epoch for log, it in held.items() if it is not None}
 
     async def admit(self) -> None:
-        """See `Participants.admit`. In one shard a cut is taken at one instant, and nobody waits."""
+        """See `Participants.admit`. In one shard a cut is taken at one instant, so commits need not wait."""
 
     def prepare(self, messages: Sequence[Prepare]) -> LocalPreparation:
         """See `Participants.prepare`."""
@@ -498,10 +500,10 @@ class Participant:
         return preparation
 
     async def prepare_for(self, coordinator: ShardNumber, messages: Sequence[Prepare]) -> Prepared:
-        """Prepare for the coordinator of that shard, which is noted: with PREPARED in each log, which has the count.
+        """Prepare for the coordinator of that shard, which is noted: write PREPARED, with the count, in each log.
 
-        Answers when all is on disk. Raises StorageFailure. What is prepared for the first time is refused by a log that
-        cannot be written; what a coordinator that has started again asks for is not, for it may be committed.
+        Answers when all is on disk. Raises StorageFailure. A log that cannot be written refuses a transaction that is
+        prepared for the first time. If a coordinator that has started again asks, it raises: that one may be committed.
         """
         self._partitions.raise_if_failed()
         is_again = any(message.expected is not None for message in messages)
@@ -563,15 +565,15 @@ class Participant:
     ) -> tuple[int, JournalPosition] | str:
         """How many records the log has prepared, and through which position; or why it cannot.
 
-        After a loss of power only PREPARED tells that nothing of what was begun before is missing. What its coordinator
-        has aborted meanwhile, while this has waited for its turn or for room, must not begin anew: nobody would end it.
+        After a loss of power only PREPARED says that no record from before is missing. A transaction that its
+        coordinator has aborted while this waited for its turn or for room must not begin again: it would never end.
         """
         state = partition.state
         has_room = await partition.wait_for_room(0)
         if has_room and state.applied(txid) is None and self._coordinators.get(txid) != coordinator:
             return f"{txid} was aborted meanwhile"
         if is_again and leader_epoch >= self.whole_since and txid.producer_id not in state.windows:
-            # It was applied so long ago that its producer has been forgotten, or nothing was written to it.
+            # It was applied so long ago that its producer has been forgotten, or the log has no records of it.
             return 0, partition.journal.durable
         if state.applied(txid) is None and self._is_torn(partition, txid, leader_epoch):
             return f"{partition.log} may have lost records of {txid}"
@@ -596,7 +598,7 @@ class Participant:
         return application
 
     def _place(self, messages: Sequence[ApplyCommit], application: LocalApplication) -> None:
-        """Decide; no checkpoint from the first decision to the hand-over to the copier. Raises StorageFailure."""
+        """Write the decisions; no checkpoint from the first one to the copier's `place`. Raises StorageFailure."""
         partitions = self._partitions
         number = self._apply_number(messages)
         group: list[Placed] = []
@@ -618,7 +620,7 @@ class Participant:
                         offsets.append((partition, txid))
                     reach("coordinator.place.between_logs")
         except (StorageFailure, OSError) as failure:
-            # Some logs hold the decision and some do not: nothing of it may be copied in this run.
+            # Some logs have the decision and some do not: nothing of it may be copied in this run.
             partitions.fail(StorageFailure(str(failure)))
             raise
         if group:
@@ -633,7 +635,7 @@ class Participant:
             self._coordinators.pop(message.txid, None)
 
     def _apply_number(self, messages: Sequence[ApplyCommit]) -> ApplyNumber:
-        """The one under which a part of any of them was placed before, else a new one."""
+        """The number under which a part of any of them was placed before, else a new one."""
         survived = self._survived(messages)
         if survived is not None:
             return survived
@@ -652,7 +654,7 @@ class Participant:
         return None
 
     def discard_for_other(self, message: DiscardTransaction) -> None:
-        """As `discard`, for the coordinator of another shard. While this one recovers it is done in its turn."""
+        """As `discard`, for another shard's coordinator. While this shard recovers, `finish_recovery` does it."""
         if self._said_again is None:
             self.discard(message)
             reach("participant.discarded")
@@ -660,7 +662,7 @@ class Participant:
             self._end(message.txid)
 
     def discard(self, message: DiscardTransaction) -> None:
-        """See `Participants.discard`. What is written before it raises stays written."""
+        """See `Participants.discard`. If it raises, the logs before the failure keep their abort."""
         self._forget(message.txid)
         for log in message.logs:
             partition = self._partitions.get(log)
@@ -673,7 +675,7 @@ class Participant:
             self._offsets_decided(partition.log, txid, None)
 
     def _discard_if_possible(self, partition: Partition, txid: TxId) -> None:
-        """No coordinator waits for this abort: if it cannot be written, the next start aborts it."""
+        """No coordinator waits for this abort: if it cannot be written, the next start aborts the transaction."""
         try:
             self._discard_in(partition, txid)
         except StorageFailure as failure:

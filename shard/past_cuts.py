@@ -2,15 +2,15 @@
 
     FindCuts ─▶ what each shard knows of its logs' cuts ─▶ search (`datalog.cuts`) ◀─▶ FindEnds, in each of its steps
 
-The search is that of one shard. It asks where logs ended at a cut. All shards that lead these logs must know the cut,
-so that what they answer is of the same moment: otherwise the newest older one is taken that all of them know. Nobody is
-held, and nothing is waited for but the answers. Cuts that are newer than what a shard has answered first are not looked
-at: another shard may have answered before they were taken.
+The search is the same as in one shard. It asks where logs ended at a cut. All shards that lead these logs must know the
+cut, so that their answers are of the same moment; otherwise the search takes the newest older cut that all of them
+know. No commits are held, and the search waits for nothing but the answers. It ignores cuts that are newer than the
+first answer of any shard: another shard may have answered before they were taken.
 
-Before its first common cut a shard may have kept cuts of its own: the one that the node had at first. The logs of the
-others did not exist then, so these are cuts for all. If several have kept some, they cannot be compared. A shard that
-was added later knows no older common cut than its first one. Logs that ended before the reader's start at that one did
-so at all older ones, and it is not asked about these.
+A shard may have cuts of its own from before its first common cut: the shard that the node had when it was the only one.
+The logs of the other shards did not exist then, so these are cuts for all. If several shards have cuts of their own,
+these cannot be compared. A shard that was added later knows no common cut older than its first one. If a log of it
+ended before the reader's start at that cut, it did so at all older cuts, and the shard is not asked about these.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from shard.links import Links
 from shard.own_cuts import OwnCuts
 
 ANSWER_S = 5.0
-"""A lookup takes a millisecond, with 25,000 logs a second."""
+"""A lookup takes a millisecond, or a second with 25,000 logs."""
 
 ATTEMPTS_MAX = 5
-"""Searches are begun again if compaction or retention has deleted rows meanwhile; it does so every few minutes."""
+"""A search begins again if compaction or retention has deleted rows meanwhile, which happens every few minutes."""
 
 _ByShard = Mapping[ShardNumber, tuple[LogId, ...]]
 
@@ -47,7 +47,7 @@ class PastCuts:
     def __init__(
         self, own: ShardNumber, own_cuts: OwnCuts, links: Links, shard_of: Callable[[LogId], ShardNumber | None]
     ) -> None:
-        """`shard_of` names the shard that leads a log; None if it is this one, or nobody does."""
+        """`shard_of` names the shard that leads a log; None if it is this one, or if the log has no leader."""
         self._own = own
         self._own_cuts = own_cuts
         self._links = links
@@ -56,10 +56,10 @@ class PastCuts:
         """The last one to each other shard."""
 
     async def find(self, starts: Mapping[LogId, Offset], *, records_max: int) -> Cuts | NoCut | None:
-        """A cut at most `records_max` records after the starts, all together, of the logs that are led.
+        """A cut at most `records_max` records after the starts, all logs together; logs without a leader are left out.
 
-        None: the newest cut is the one to take. `datalog.cuts.search` says which one it is. A start before the log's
-        start counts as the log's start. Raises StorageFailure, CorruptStorage of this shard.
+        None: take the newest cut. `datalog.cuts.search` says which cut is found. A start before the log's start counts
+        as the log's start. Raises StorageFailure, CorruptStorage of this shard.
         """
         for _ in range(ATTEMPTS_MAX):
             try:
@@ -116,7 +116,7 @@ class PastCuts:
         """The answers of all. Raises NoAnswer, _Refused."""
         now_s = trio.current_time()
         overdue = [last for shard in questions if (last := self._asked.get(shard)) is not None and last.due_s <= now_s]
-        await answers_of(overdue)  # lest questions pile up for a shard that is down
+        await answers_of(overdue)  # so that questions do not pile up for a shard that is down
         asked: list[Question] = []
         for shard, question in questions.items():
             if shard != self._own:
@@ -145,9 +145,9 @@ class PastCuts:
 
 
 def _known(of: CutsOf, log: LogId, *, has_own: bool) -> LogCuts:
-    """What the log's shard knows of it, without the cuts that it does not know, as far as that can be said.
+    """The cuts of the log that its shard knows, as far as can be said.
 
-    `has_own`: cuts from before there were common ones can be used.
+    `has_own`: cuts from before the first common one can be used.
     """
     cuts = replace(of.known.by_log[log], end=of.now[log].readable_end)
     at_oldest = of.known.at_oldest_common.get(log)

@@ -1,7 +1,7 @@
 """The participants of a coordinator, wherever they are: each message goes to the shards that lead its logs.
 
-    own shard      called directly: what it knows, it says in the step of the call
-    other shards   told by way of `shard.links`: what they know comes with their answer
+    own shard      called directly: it says what it knows in the step of the call
+    other shards   told by `shard.links`: they say what they know in their answers
 
 A transaction that has all its logs in the coordinator's shard costs what it costs without other shards.
 
@@ -9,12 +9,13 @@ A transaction that has all its logs in the coordinator's shard costs what it cos
              ├─ flush of the own logs ─────────────────────────────────────────────────────┤
              └─ other shards: count, PREPARED, flush ──────────────────────────────────────┘
 
-Of a log that another shard leads, PREPARE_COMMIT says UNCOUNTED; its PREPARED has the count. The commands to one shard
-take effect in the order in which they were given, so its logs get each group's transactions in commit order. Others are
-told first, and work while this shard does its own part.
+PREPARE_COMMIT says UNCOUNTED for a log that another shard leads; its PREPARED has the count. The commands to one shard
+take effect in the order in which they were given, so its logs get each group's transactions in commit order. Other
+shards are told first, and work while this shard does its own part.
 
-A shard whose disk has failed prepares nothing, and the transaction is aborted. What is decided already waits for it: it
-is not COMMITTED before all of it can be read, and so is told again when either shard is started.
+A shard whose disk has failed prepares nothing, and the transaction is aborted. Transactions that are already decided
+wait for that shard: they become COMMITTED only when all of them can be read, and so *apply* is sent again when either
+shard is started.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class RoutedParticipants:
         shard_of: Callable[[LogId], ShardNumber | None],
         commits: Commits,
     ) -> None:
-        """`shard_of` names the shard that leads a log; None if it is this one, or nobody does."""
+        """`shard_of` names the shard that leads a log; None if it is this one, or if the log has no leader."""
         self._own = own
         self._commits = commits
         self._links = links
@@ -75,7 +76,7 @@ class RoutedParticipants:
     def begin_to_tell(self, undecided: Callable[[], Mapping[TxId, Undecided]]) -> None:
         """The coordinator has recovered, and said again what it had decided.
 
-        Each other shard is told what is undecided, now, and whenever it is `welcomed` again.
+        Tell each other shard what is undecided, now and whenever it is `welcomed` again.
         """
         self._undecided = undecided
         for shard in self._links.others:
@@ -115,9 +116,9 @@ class RoutedParticipants:
         return Begun(epochs, refused, failed)
 
     async def resume(self, message: Resume) -> Resumed:
-        """See `Participants.resume`. All shards are asked, for they may hold what was just being added.
+        """See `Participants.resume`. All shards are asked, because a log that was just being added may be in any.
 
-        One that refuses writes has lost it.
+        A shard that refuses writes has lost its part.
         """
         logs = self._by_shard(message.logs)
         asked = self._ask(
@@ -145,7 +146,7 @@ class RoutedParticipants:
         own: list[Prepare] = []
         others: dict[ShardNumber, list[Prepare]] = {}
         for message in messages:
-            by_shard = self._by_shard(message.logs) or {OWN: []}  # without logs, too, it is answered for
+            by_shard = self._by_shard(message.logs) or {OWN: []}  # a message without logs needs an answer, too
             for shard, logs in by_shard.items():
                 part = replace(
                     message,
@@ -161,7 +162,7 @@ class RoutedParticipants:
 
     def apply(self, messages: Sequence[ApplyCommit]) -> Application:
         """See `Participants.apply`."""
-        self._commits.began(message.txid for message in messages)  # after a restart it is the first that is heard of it
+        self._commits.began(message.txid for message in messages)  # after a restart nothing came before this
         own: list[ApplyCommit] = []
         others: dict[ShardNumber, list[ApplyCommit]] = {}
         for message in messages:
@@ -173,7 +174,7 @@ class RoutedParticipants:
         return _RoutedApplication(application, messages, own, others, asked, self._commits)
 
     def discard(self, message: DiscardTransaction) -> None:
-        """See `Participants.discard`. A shard that cannot write it finds no coordinator for it when it restarts."""
+        """See `Participants.discard`. If a shard cannot write it, its next start aborts the transaction."""
         self._commits.ended((message.txid,))
         logs = self._by_shard(message.logs)
         self._ask(
@@ -244,7 +245,7 @@ class _RoutedApplication:
         self._asked = asked
 
     async def visible(self) -> Sequence[Applied]:
-        """See `Application.visible`. A shard that refuses writes is waited for until it is restarted."""
+        """See `Application.visible`. If a shard refuses writes, this waits until it is restarted."""
         places: dict[TxId, list[Placement]] = {message.txid: [] for message in self._messages}
         for part, applied in zip(self._own_parts, await self._own.visible(), strict=True):
             places[part.txid] += applied.placements

@@ -6,24 +6,25 @@
                                                   └▶ answer                  (without the sink's lock)
 
 How it works. A held id takes no turn (`IdEntry.busy`), so nothing is added to a winner and nothing ends it between the
-count and the decision. From *prepare* on nobody can cancel. All winners' logs and the group journal are flushed side by
-side: one flush delay, as for one transaction. Where a lane has written to another shard, this one is waited for before
-SINK_PREPARE_COMMIT is written: the driver names counts, and only counts that agree may become a commit. The fence moves
-with the decision, in the step in which the transactions end for their producers and all are placed under one apply
-number. Hence whoever asks again finds either a batch that is to be written again, or one that is committed.
+count and the decision. From *prepare* on the commit cannot be cancelled. All winners' logs and the group journal are
+flushed side by side: one flush delay, as for one transaction. If a lane has written to another shard, the commit waits
+for that shard's counts before it writes SINK_PREPARE_COMMIT: the driver names counts, and only counts that agree may be
+committed. The fence moves with the decision, in the step in which the transactions end for their producers and all are
+placed under one apply number. So a request that is repeated finds either a batch that has to be written again, or a
+committed one.
 
-The answer waits until the batch is visible, and all of the sink's before it (`until_visible`): its APPLYs are on disk
-then, so its places are final, and whoever is told of them can read them. Meanwhile the sink is free: the next batch is
-joined and decided while the last one is copied.
+The answer waits until the batch and all earlier ones of the sink are visible (`until_visible`): then its APPLYs are on
+disk, so its places are final and can be read. Meanwhile the sink is free: the next batch is joined and decided while
+the last one is copied.
 
 SINK_COMMITTED is written in the order of the batches, not flushed; without it a restart prepares and places again,
 which changes nothing. At most `DECIDED_MAX` batches of a sink are under way: the leaders' windows remember one more.
 
-Failures. What is found before SINK_PREPARE_COMMIT (a lane's transaction is gone, another count) ends all lanes of the
-batch, and nothing is written of it. If a participant cannot prepare, SINK_ABORTED is durable before the refusal: a
-restart might prepare with more luck. If the group journal fails after SINK_PREPARE_COMMIT, a restart decides. If
-placing or copying fails, the batch is decided all the same, and a restart makes it visible; until then its driver hears
-EFFECT_UNKNOWN, since "committed" would have somebody look for records that are not there.
+Failures. An error before SINK_PREPARE_COMMIT (a lane's transaction is gone, or has another count) ends all lanes of the
+batch, and nothing is written about it. If a participant cannot prepare, SINK_ABORTED is durable before the refusal:
+otherwise a restart might prepare successfully. If the group journal fails after SINK_PREPARE_COMMIT, a restart decides.
+If placing or copying fails, the batch is decided all the same, and a restart makes it visible; until then its driver
+gets EFFECT_UNKNOWN, because after "committed" it might look for records that cannot be read yet.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Committing:
         """Transactions of lanes that have ended, which are still to be discarded, by their transactional ids."""
 
     async def commit(self, entry: SinkEntry, message: CommitBatch, winners: _Winners) -> DecidedCommit | SinkRefused:
-        """Decide a batch that is not decided. Under the sink's lock; what has begun is not cancelled."""
+        """Decide a batch that is not decided yet. Under the sink's lock; once begun, it is not cancelled."""
         held: list[IdEntry] = []
         try:
             for _, lane in winners:
@@ -101,7 +102,7 @@ class Committing:
         raise AssertionError("nobody cancels this scope")
 
     async def until_visible(self, entry: SinkEntry, batch: int) -> bool:
-        """Return when all that is decided up to the batch can be read: True. False if this run will not get there.
+        """Wait until all decided batches up to this one can be read: True. False if that will not happen in this run.
 
         Without the sink's lock. Cancelling it changes nothing.
         """
@@ -112,9 +113,9 @@ class Committing:
         return True
 
     async def drop(self, lanes: Iterable[OpenLane]) -> None:
-        """End the transactions of lanes that are their sink's no more, and fence their producers.
+        """End the transactions of lanes that their sink has let go, and fence their producers.
 
-        Where files are wanting, it is put off (`drop_again`): the lane is fenced already, since its sink has let it go.
+        If no file can be opened, this is done later (`drop_again`): the lane is fenced already.
         """
         for lane in lanes:
             id_entry = self._executor.table.entries.get(lane.transactional_id)
@@ -124,9 +125,9 @@ class Committing:
                 await self._drop(id_entry)
 
     async def drop_again(self) -> None:
-        """Try once more what was put off, unless the id_entry's next lane has ended it with its grant.
+        """Retry what was put off, unless the id's next lane has ended it with its grant.
 
-        Up to the first that still cannot be: the others want files as well, and each try is a line in the log.
+        Stops at the first one that still fails: the others need files as well, and each try is a line in the log.
         """
         put_off, self._put_off = self._put_off, {}
         goes_on = True
@@ -142,7 +143,7 @@ class Committing:
         self._put_off = put_off | self._put_off
 
     async def _drop(self, id_entry: IdEntry) -> bool:
-        """False: it is put off."""
+        """False: it was put off."""
         executor, producer = self._executor, id_entry.producer
         if producer.state is not IdState.OPEN or executor.journals.is_refusing(id_entry):
             return True
@@ -169,7 +170,7 @@ class Committing:
     # ------------------------------------------------------------------------------------------ the commit
 
     async def _hold(self, lane: OpenLane, held: list[IdEntry]) -> None:
-        """Wait for the turn that the lane's id may have, and let it have no other."""
+        """Wait for the turn that the lane's id may be taking, and admit no other."""
         id_entry = self._executor.table.entries.get(lane.transactional_id)
         if id_entry is None:
             return
@@ -181,7 +182,7 @@ class Committing:
     async def _carry_out_or_fail(
         self, entry: SinkEntry, message: CommitBatch, winners: _Winners
     ) -> tuple[DecidedCommit | SinkRefused, Sequence[OpenLane]]:
-        """The answer, and the lanes that have ended by it and are still to be dropped."""
+        """The answer, and the lanes that this has ended and that are still to be dropped."""
         executor, sink = self._executor, entry.sink
         if executor.journals.is_refusing(entry):
             return cannot_write(entry), ()
@@ -223,7 +224,7 @@ class Committing:
                 txid: _counted_there(expected, prepared.counts.get(txid, {})) for txid, expected in counts.items()
             }
             try:
-                await self._make_room(entry, message, winners)  # others may have taken what there was
+                await self._make_room(entry, message, winners)  # others may have used the room meanwhile
             except NoFiles as failure:
                 _log.warning("refused for want of file descriptors", failure=str(failure))
                 sentence = f"batch {message.batch} of sink {sink.name!r} is not committed: {failure}"
@@ -271,7 +272,7 @@ class Committing:
             await journal.make_room(record)
 
     def _transactions(self, winners: _Winners) -> Sequence[_Transaction] | SinkRefused:
-        """What the winners have open. A winner that has written nothing may have nothing open."""
+        """The winners' open transactions. A winner without records may have none."""
         found: list[_Transaction] = []
         for winner, lane in winners:
             id_entry = self._executor.table.entries.get(lane.transactional_id)
@@ -293,18 +294,18 @@ class Committing:
         for winner, lane, message in transactions:
             expected = counts[message.txid]
             records = sum(it.records for it in expected.values())
-            # What a deleted log has held cannot be counted any more; the others must not suffer (decision 3).
+            # Records of a deleted log cannot be counted any more; the other logs must not suffer (decision 3).
             is_less_by_deleted = records < winner.records and len(expected) < len(message.logs)
             if records != winner.records and not is_less_by_deleted:
                 return SinkRefused(
                     SinkRefusal.WRONG_COUNT,
-                    f"{lane} holds {records} records, and {winner.records} are to be committed; write the batch again",
+                    f"{lane} holds {records} records, but {winner.records} are to be committed; write the batch again",
                 )
             parts.append(Part(lane.slot, Decided(message.txid, expected, self._executor.now_ms(), number)))
         return tuple(parts)
 
     async def _prepared(self, entry: SinkEntry, commit: SinkCommit, preparation: Preparation) -> Mapping[LogId, str]:
-        """The one flush delay; answers which logs cannot prepare, and why."""
+        """The one flush delay; answers the logs that cannot prepare, and why."""
         executor, journal, through = self._executor, self._executor.journals[entry.journal], entry.appended
         begun_s = trio.current_time()
         for transactional_id in commit.lane_ids():
@@ -333,7 +334,7 @@ class Committing:
         return min(began, default=None)
 
     def _apply(self, commit: SinkCommit) -> Application | None:
-        """All at once; after a failure nothing is placed any more, lest the order suffer: None."""
+        """Place all at once. None after a failure: then nothing is placed any more, to keep the order."""
         executor = self._executor
         if executor.journals.all_refused is None:
             try:
@@ -371,10 +372,10 @@ class Committing:
             executor.finish_later(self._finish, (entry, decided, application))
         return decided
 
-    # ----------------------------------------------------------------------------------------- behind it
+    # --------------------------------------------------------------------------------- after the decision
 
     async def _finish(self, of: tuple[SinkEntry, DecidedCommit, Application]) -> None:
-        """Wait until a placed batch is visible, and write SINK_COMMITTED in its turn."""
+        """Wait until a placed batch is visible, and write SINK_COMMITTED when its turn comes."""
         (entry, under_way, application), executor = of, self._executor
         try:
             applied = await application.visible()
@@ -392,7 +393,7 @@ class Committing:
         self._note(under_way.commit, places, copied_s)
 
     async def _record_visible(self, entry: SinkEntry) -> None:
-        """Write SINK_COMMITTED of all that are visible, up to the first that is not."""
+        """Write SINK_COMMITTED of visible batches, up to the first that is not visible."""
         executor, sink = self._executor, entry.sink
         while sink.under_way and not executor.journals.is_refusing(entry):
             oldest = sink.under_way[0]
@@ -435,19 +436,19 @@ def not_copied(entry: SinkEntry, batch: int) -> SinkRefused:
     """The answer about a batch that is decided, and that this run does not make visible."""
     return SinkRefused(
         SinkRefusal.EFFECT_UNKNOWN,
-        f"batch {batch} of sink {entry.sink.name!r} is decided, and the disk failed before its records could be read: "
-        "restart the node, which makes them visible, then ask again, which tells",
+        f"batch {batch} of sink {entry.sink.name!r} is decided, but the disk failed before its records could be read: "
+        "restart the node, which makes them visible, then ask again",
     )
 
 
 def cannot_write(entry: SinkEntry, batch: int | None = None) -> SinkRefused:
-    """The answer when the disk has failed: what is certain of that batch, if one is to be committed."""
+    """The answer when the disk has failed: what is certain about the batch, if one is to be committed."""
     name = entry.sink.name
     if batch is not None and entry.sink.in_limbo == batch:
         return SinkRefused(
             SinkRefusal.EFFECT_UNKNOWN,
             f"the disk failed while the commit of batch {batch} of sink {name!r} was written: restart the node, then "
-            "commit it again, which tells",
+            "commit it again to learn whether it is committed",
         )
     return SinkRefused(
         SinkRefusal.STORAGE, f"the disk has failed, and sink {name!r} cannot be changed until the node is restarted"
@@ -464,7 +465,7 @@ def _cannot_prepare(sink: str, batch: int, refused: Mapping[LogId, str]) -> Sink
 
 
 def _counted_there(expected: Mapping[LogId, Expected], counts: Mapping[LogId, Expected]) -> Mapping[LogId, Expected]:
-    """What the logs hold, with the counts of other shards. A log that was deleted there meanwhile is left out."""
+    """The counts of all logs, other shards' included. A log that was deleted there meanwhile is left out."""
     return {log: it for log, it in expected.items() if it.records != UNCOUNTED} | dict(counts)
 
 

@@ -1,4 +1,4 @@
-"""A sink as it is kept: what is known of it, who has it, and where its records go."""
+"""A sink as the coordinator keeps it: its state, its lock, and the group journal of its records."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class SinkEntry:
         self.sink = sink
         self.journal = journal
         self.appended = JournalPosition(0)
-        """Behind the sink's last record."""
+        """The position after the sink's last record."""
         self.lock = trio.Lock()
-        """Held by whoever joins, commits, aborts or forgets."""
+        """Held while a batch is joined, committed or aborted, or the sink is forgotten."""
         self.used_s = trio.current_time()
         """The last request, by the event loop's clock."""
         self._waiting = trio.lowlevel.ParkingLot()
@@ -34,5 +34,5 @@ class SinkEntry:
         await self._waiting.park()
 
     def wake(self) -> None:
-        """Let all who wait for a change look again."""
+        """Wake all tasks that wait for a change."""
         self._waiting.unpark_all()

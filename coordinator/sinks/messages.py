@@ -1,9 +1,9 @@
 """What a sink's driver and its writers ask of the coordinator, and what they are answered.
 
-A *sink* receives batches, numbered from 0 by its *query*, which is restarted as ever new *runs*. Whoever writes for a
-batch joins it and gets a *lane*: a transactional id to write under. The driver then names the lanes that have won, and
-the coordinator publishes their records as one, or refuses. Which promises hold is said where they are kept
-(docs/transactions.md). Frozen values, without a transport: today a native connection brings them.
+A *sink* receives batches, numbered from 0 by its *query*, and each start of the query is a new *run*. A writer
+joins a batch and gets a *lane*: a transactional id to write under. The driver then names the lanes that have won, and
+the coordinator publishes their records as one, or refuses. docs/transactions.md lists the promises. Frozen values,
+without a transport: today they come over a native connection.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """A lane whose records are to be published, and how many it has written."""
+    """A lane whose records are to be published, and how many records it has written."""
 
     partition: int
     attempt: int
@@ -42,7 +42,7 @@ class Winner:
 
 @dataclass(frozen=True, slots=True)
 class CommitBatch:
-    """Publish the records of these lanes of the batch as one, and nothing else of it."""
+    """Publish the records of these lanes of the batch as one, and no other records of it."""
 
     sink: str
     query: str
@@ -50,26 +50,26 @@ class CommitBatch:
     batch: int
     winners: tuple[Winner, ...]
     planned_ms: int | None = None
-    """When the engine has planned what the batch reads, in milliseconds since 1970: the name of the plan, which is the
-    same in each replay. None: not known."""
+    """When the engine planned what the batch reads, in milliseconds since 1970. It identifies the plan, and is the same
+    in each replay. None: not known."""
 
 
 class SinkRefusal(Enum):
-    """Why a request about a sink was not carried out. The value says what is to be done."""
+    """Why a request about a sink was not carried out. The value says what to do."""
 
-    BAD_REQUEST = "the request contradicts itself; it must be mended"
+    BAD_REQUEST = "the request contradicts itself; correct it"
     ANOTHER_QUERY = "the sink belongs to another query; use another name, or forget the sink"
     OLD_RUN = "a newer run of the query has taken over; this one has to stop"
     UNKNOWN_LANE = "a lane is not known, perhaps since the node was restarted; the batch must be written again"
-    WRONG_COUNT = "a lane does not hold as many records as are told; the batch must be written again"
+    WRONG_COUNT = "a lane does not hold the reported number of records; the batch must be written again"
     LANE_ABORTED = "records of a lane are gone; the batch must be written again"
     COMMITTED = "the batch is committed already"
-    SET_BACK = "the sink has had this batch otherwise, or later ones: the query's checkpoint is an older copy"
-    TOO_MANY_LANES = "the sink has as many lanes open as it may; the batch needs fewer partitions"
+    SET_BACK = "the sink has another version of this batch, or later batches: the query's checkpoint is an older copy"
+    TOO_MANY_LANES = "the sink has the maximum number of open lanes; write the batch from fewer partitions"
     UNKNOWN_SINK = "there is no such sink"
-    IN_USE = "the sink is being written to or decided; ask again"
-    STORAGE = "the disk refused; nothing was changed; the node must be restarted"
-    EFFECT_UNKNOWN = "the disk refused before the end of it was seen; after a restart a repetition tells"
+    IN_USE = "the sink is being written to or committed; ask again"
+    STORAGE = "the disk has failed; nothing was changed; the node must be restarted"
+    EFFECT_UNKNOWN = "the disk failed while the request was carried out; repeat it after a restart to learn its outcome"
 
     @property
     def effect(self) -> Effect:
@@ -85,7 +85,7 @@ class LaneGranted:
 
 @dataclass(frozen=True, slots=True)
 class BatchCommitted:
-    """The batch's records are visible, and stay where they are: all of its winners' and nothing else of it."""
+    """The batch's records are visible, and stay where they are: all records of its winners, and no others."""
 
     batch: int
     placements: tuple[Placement, ...]
@@ -118,9 +118,9 @@ class SinkDescription:
     open_lanes: tuple[str, ...]
     """The transactional ids of lanes that have joined and not ended."""
     used_ms: int
-    """The last request or commit, in milliseconds since 1970."""
+    """Time of the last request or commit, in milliseconds since 1970."""
     writing_s: float | None = None
-    """How many seconds ago the oldest of the open lanes has joined; None without one."""
+    """How many seconds ago the oldest open lane joined; None if none is open."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,19 +5,20 @@ forgotten; so a sink's batches are decided one at a time, and their order is tha
 is a transactional id like others: its requests take turns of their own (executor.py), for which no lock is needed, once
 the sink admits them (`admit`). Ending a lane is a turn, too.
 
-Nobody waits for the copy under the lock. Who is to be told that a batch is committed waits without it until the batch
-is visible; and so does a commit while too many batches are on their way, before anything is done for it: then all is
-looked at again. Its lanes may time out meanwhile, as they may before any commit, and the batch is to be written again.
+No task waits for the copy under the lock. The answer "committed" waits without the lock until the batch is visible. So
+does a commit while too many batches are on their way, before anything is done for it; then all checks are made again.
+Its lanes may time out meanwhile, as before any commit; then the batch has to be written again.
 
-A run takes a sink over when it has something to write or to publish. Who asks for a batch that is committed is told so,
-and changes nothing: it may be a new run that replays, which takes over with its next batch, or a zombie.
+A run takes a sink over when it has something to write or to publish. A request for a batch that is committed gets just
+this answer, and changes nothing: it may come from a new run that replays, which takes over with its next batch, or from
+a zombie.
 
-When the disk has failed nothing is changed any more, and only what is certain is answered: what is visible is
-committed; of what the disk refused to write nobody can tell, and what is decided is visible after a restart (invariant
+After a failure of the disk nothing is changed any more, and only certain answers are given: a visible batch is
+committed; the fate of what the disk refused to write is unknown; a decided batch is visible after a restart (invariant
 5).
 
-A sink never expires by itself, as its fence is what makes the replay of a batch harmless. One that has never had a
-batch is nothing but its lanes, and is forgotten some time after these.
+A sink never expires by itself, because its fence makes the replay of a batch harmless. A sink that has never had a
+batch consists of its lanes only, and is forgotten some time after them.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class Sinks:
     async def _when_visible(
         self, entry: SinkEntry, decided: Fence | DecidedCommit, *, already: bool
     ) -> BatchCommitted | SinkRefused:
-        """The answer about a batch that is decided: where it is, as soon as it can be read there."""
+        """The answer about a decided batch: its places, as soon as it can be read there."""
         if await self._committing.until_visible(entry, decided.batch):
             return BatchCommitted(decided.batch, decided.placements, already)
         return not_copied(entry, decided.batch)
@@ -125,9 +126,9 @@ class Sinks:
     async def _decide(
         self, entry: SinkEntry, message: CommitBatch
     ) -> tuple[Fence | DecidedCommit, bool] | SinkRefused | None:
-        """Decide the batch, unless it is decided, and tell whether it was; under the lock.
+        """Decide the batch unless it is decided already; the second value says whether it was. Under the lock.
 
-        None: too many batches are on their way; nothing is done.
+        None: too many batches are on their way, and nothing was done.
         """
         sink = entry.sink
         refused = sink.refusal(message.query, message.run)
@@ -216,14 +217,14 @@ class Sinks:
             entry.lock.release()
 
     def _leave(self, entry: SinkEntry) -> None:
-        """Unlock the sink. What was made for a request that was refused is forgotten: names come from anybody."""
+        """Unlock the sink. An entry made for a refused request is forgotten: any client may send any name."""
         entry.lock.release()
         sink = entry.sink
         if sink.run is None and not sink.has_past and self._entries.get(sink.name) is entry:
             del self._entries[sink.name]
 
     async def _take_over(self, entry: SinkEntry, query: str, run: str) -> None:
-        """A run that is not known becomes the sink's, and the lanes of the one before it are fenced."""
+        """An unknown run becomes the sink's current one, and the lanes of the previous run are fenced."""
         await self._drop(entry.sink.take_over(query, run))
 
     async def _drop(self, lanes: Sequence[OpenLane]) -> None:
@@ -245,7 +246,7 @@ class Sinks:
             id_entry = self._executor.table.entries.get(opened.transactional_id)
             if id_entry is None or id_entry.journal == entry.journal:
                 return LaneGranted(opened.transactional_id)
-            sink.withhold(opened)  # somebody's own id, from before the prefix was ours; its records are elsewhere
+            sink.withhold(opened)  # a client's own id, from before the prefix was reserved; its records are elsewhere
 
     async def _forget(self, entry: SinkEntry) -> SinkRefused | None:
         name = entry.sink.name
@@ -255,27 +256,27 @@ class Sinks:
             await self._executor.journals[entry.journal].to_disk(entry.appended)
         except (StorageFailure, OSError) as failure:
             self._executor.journals.refuse(entry.journal, failure)
-            self._entries.setdefault(name, entry)  # for all that is known it is still there
+            self._entries.setdefault(name, entry)  # as far as is known it still exists
             return SinkRefused(
                 SinkRefusal.EFFECT_UNKNOWN,
-                f"the disk failed while it was written that sink {name!r} is forgotten: restart the node, then look "
-                "whether the sink is still there before its query runs again",
+                f"the disk failed while sink {name!r} was being deleted: restart the node, then check whether the sink "
+                "still exists before its query runs again",
             )
         return None
 
     def wake_all(self) -> None:
-        """Requests begin to be refused until a restart: let all who wait look again."""
+        """Requests are refused from now on, until a restart: wake all tasks that wait."""
         for entry in self._entries.values():
             entry.wake()
 
     # -------------------------------------------------------------------------------- the lanes' own requests
 
     def admit(self, transactional_id: str, producer: Producer, event: ev.Event) -> Refusal | None:
-        """Why a request for a lane's id is refused; None: it may have its turn, and has to have it now."""
+        """Why a request for a lane's id is refused; None: it may have its turn, which must follow in this step."""
         return admit(self._lane_of(transactional_id), producer, event)
 
     def note_answer(self, transactional_id: str, event: ev.Event, answer: Answer | ev.WaitForCopy) -> None:
-        """What the turn has answered."""
+        """Note the turn's answer."""
         lane = self._lane_of(transactional_id)
         if lane is not None and (isinstance(event, ev.Init) or isinstance(answer, Granted)):
             note_grant(lane, answer)
@@ -288,7 +289,7 @@ class Sinks:
     # ------------------------------------------------------------------------------------ time and restarts
 
     async def look(self) -> None:
-        """Let lanes go whose transactions have timed out, and those that do nothing; and sinks that are nothing."""
+        """Release lanes that have timed out or are idle, and forget sinks that have no batches and no lanes."""
         await self._committing.drop_again()
         settings = self._executor.settings
         for name, entry in list(self._entries.items()):
@@ -313,7 +314,7 @@ class Sinks:
         return ms_since(used_s) >= self._executor.settings.max_timeout_ms
 
     def states(self, journal: int) -> Iterator[SinkState]:
-        """Of the sinks whose records are in that journal, for a snapshot."""
+        """The states of the sinks whose records are in that journal, for a snapshot."""
         return (entry.sink.state() for entry in self._entries.values() if entry.journal == journal)
 
     def adopt(self, state: SinkState, journal: int) -> None:
@@ -330,7 +331,7 @@ class Sinks:
         await self._committing.withdraw(self._entries[commit.sink], commit)
 
     def entries(self) -> Sequence[SinkEntry]:
-        """All sinks, as what has records in journals."""
+        """All sinks, as owners of records in journals."""
         return list(self._entries.values())
 
     def entry_of(self, commit: SinkCommit) -> SinkEntry:

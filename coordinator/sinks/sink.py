@@ -1,23 +1,23 @@
-"""One sink: who may speak for it, which lanes are open, which batch is its last, and what is being committed. Pure.
+"""One sink: which run may use it, which lanes are open, which batch is its last, and what is being committed. Pure.
 
     join   another query? an older run? ─▶ refused      a new run ─▶ it takes over: the old run's lanes are dropped
            the fence's batch? ─▶ "committed"       one before it? ─▶ refused       else ─▶ a lane in a free slot
     commit the same checks; then all lanes of the batch end: the winners in the commit, the others are dropped
 
-The *fence* is the last batch that is decided, with its places. It moves at the decision, and only forwards. What is
-decided is under way until it is visible; it is durable as SINK_PREPARE_COMMIT then, and the fence that is written
-down (SINK, SINK_COMMITTED) is that of the batches which are visible, in their order. Who joins or commits a batch
-that is decided is answered when it is visible, and its places are told to nobody before: until its APPLYs are on disk,
-a loss of power may have it placed elsewhere.
+The *fence* is the last batch that is decided, with its places. It moves at the decision, and only forwards. A decided
+batch is under way until it is visible; until then it is durable as SINK_PREPARE_COMMIT, and the fence in the journal
+(SINK, SINK_COMMITTED) is that of the visible batches, in their order. A join or commit of a decided batch is answered
+when the batch is visible, and no answer names its places before: until its APPLYs are on disk, it may be placed
+elsewhere after a loss of power.
 
 An engine that is started again goes back by one batch at most, and repeats it as it was planned. So a batch before the
-fence's comes from a checkpoint that was set back, or from a zombie, and so does the fence's own with another plan. It
-is refused: other records are in it by now, which would be taken for those that the sink has.
+fence's comes from a checkpoint that was set back, or from a zombie, and so does the fence's own batch with another
+plan. It is refused: it may contain other records, which would be taken for those that the sink has.
 
 Lanes, runs and slots live in memory only. A lane is open from its join until its batch is committed or aborted, its
 run is replaced, or its transaction times out (its producer's epoch is another one then). Only the connection to which
-a lane's epoch was granted may use it: what an earlier lane of the slot, or a zombie that has learnt of the id, sends is
-refused (`admit`). This matters, since the driver names lanes and counts, and not contents.
+a lane's epoch was granted may use it: requests of an earlier lane of the slot, or of a zombie that knows the id, are
+refused (`admit`). This matters because the driver names lanes and counts, not contents.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ NAME_BYTES_MAX = 256
 """Of a query or a run, in UTF-8. Spark's are UUIDs."""
 
 LANES_MAX = 10_000
-"""So many lanes of a sink are open at most. Spark's largest jobs have some thousand tasks; each slot is a transactional
-id, of which the partitions and the group journal remember something."""
+"""At most so many lanes of a sink are open. Spark's largest jobs have some thousand tasks; each slot is a transactional
+id, about which the partitions and the group journal remember something."""
 
 REPLACED_KEPT = 64
-"""So many runs are remembered as replaced."""
+"""How many replaced runs are remembered."""
 
 _NUMBER_MAX = 2**63 - 1
 _PARTITION_MIN = -1
@@ -68,7 +68,7 @@ class OpenLane:
     joined_s: float
     """By the event loop's clock."""
     claimed_by: int | None = None
-    """The connection that has asked for the producer id and epoch: no other one gets them."""
+    """The connection that asked for the producer id and epoch: no other one gets them."""
     granted: tuple[ProducerId, ProducerEpoch] | None = None
 
     @property
@@ -86,7 +86,7 @@ class OpenLane:
 
 @dataclass(slots=True)
 class DecidedCommit:
-    """A commit that is decided, and not yet recorded as visible."""
+    """A commit that is decided and not yet recorded as visible."""
 
     commit: SinkCommit
     copied: dict[TxId, tuple[Placement, ...]] | None = None
@@ -118,15 +118,15 @@ class Sink:
     under_way: deque[DecidedCommit] = field(default_factory=deque[DecidedCommit])
     """What was decided after that, in the order of the decisions."""
     preparing: SinkCommit | None = None
-    """SINK_PREPARE_COMMIT is written, and not decided."""
+    """SINK_PREPARE_COMMIT is written; the batch is not decided."""
     in_limbo: int | None = None
-    """The batch of which the disk refused to say whether it is decided."""
+    """The batch whose commit was being written when the disk failed: whether it is decided is unknown."""
     used_ms: int = 0
     _replaced: deque[str] = field(default_factory=lambda: deque[str](maxlen=REPLACED_KEPT))
     _by_slot: dict[int, OpenLane] = field(default_factory=dict[int, OpenLane])
     _by_writer: dict[Lane, OpenLane] = field(default_factory=dict[Lane, OpenLane])
     _free_slots: list[int] = field(default_factory=list[int])
-    """A heap: the least is used first, so that there are no more than were ever open at once."""
+    """A heap: the smallest is used first, so that there are no more slots than lanes were ever open at once."""
     _slots: int = 0
 
     @property
@@ -141,7 +141,7 @@ class Sink:
 
     @property
     def has_past(self) -> bool:
-        """Whether forgetting it would make a difference to anybody."""
+        """Whether forgetting the sink would lose anything."""
         return self.visible.batch >= 0 or bool(self.under_way) or self.preparing is not None or bool(self._by_slot)
 
     @property
@@ -150,7 +150,7 @@ class Sink:
         return len(self.under_way) < DECIDED_MAX
 
     def state(self) -> SinkState:
-        """What of it is to be durable."""
+        """The part of it that must be durable."""
         prepared = [it.commit for it in self.under_way]
         if self.preparing is not None:
             prepared.append(self.preparing)
@@ -159,13 +159,13 @@ class Sink:
     # ------------------------------------------------------------------------------------- who may speak
 
     def refusal(self, query: str, run: str) -> SinkRefused | None:
-        """Why this run of this query may not speak for the sink."""
+        """Why this run of this query may not use the sink."""
         if query != self.query and self.has_past:
             return SinkRefused(
                 SinkRefusal.ANOTHER_QUERY,
                 f"sink {self.name!r} belongs to query {self.query!r}, and this is query {query!r}: a query whose "
                 "checkpoint was deleted is another one, and its batches would be taken for those that the sink has. "
-                "Use another name for the sink, or have the old one forgotten (fairlog sink forget)",
+                "Use another name for the sink, or delete the old one (fairlog sink forget)",
             )
         if run in self._replaced:
             return SinkRefused(
@@ -175,7 +175,7 @@ class Sink:
         return None
 
     def take_over(self, query: str, run: str) -> Sequence[OpenLane]:
-        """The run is the current one from here on; answers the lanes that end by it, which are the sink's no more."""
+        """Make the run the current one; answers the lanes that end by this, which the sink has already let go."""
         if run == self.run and query == self.query:
             return ()
         if self.run is not None:
@@ -184,7 +184,7 @@ class Sink:
         return self.end(self.lanes)
 
     def repeated(self, batch: int, planned_ms: int | None = None) -> Fence | DecidedCommit | SinkRefused | None:
-        """What answers for the batch if it is not behind the fence: the fence itself, when it is visible."""
+        """The fence if the batch is the fence's; why not, if it is earlier or of another plan; None if it is later."""
         fence = self.fence
         if batch > fence.batch:
             return None
@@ -198,13 +198,13 @@ class Sink:
             return SinkRefused(
                 SinkRefusal.SET_BACK,
                 f"batch {batch} of sink {self.name!r} is committed as it was planned at {fence.planned_ms}, and this "
-                f"one was planned at {planned_ms} (Unix times in ms), so other records may be in it: the query's "
+                f"one was planned at {planned_ms} (Unix times in ms), so it may contain other records: the query's "
                 "checkpoint is an older copy",
             )
         return fence
 
     def is_visible(self, batch: int) -> bool:
-        """Whether all that is decided up to this batch can be read. From then on its places stay as they are."""
+        """Whether all decided batches up to this one can be read. From then on its places do not change."""
         return all(it.copied is not None for it in self.under_way if it.commit.batch <= batch)
 
     # -------------------------------------------------------------------------------------------- lanes
@@ -237,7 +237,7 @@ class Sink:
         del self._by_slot[lane.slot], self._by_writer[lane.lane]
 
     def end(self, lanes: Iterable[OpenLane]) -> Sequence[OpenLane]:
-        """These lanes have ended, and are answered: their transactions are to be ended before anybody joins."""
+        """End these lanes, and answer them: their transactions must be ended before the next join."""
         ended = list(lanes)
         for it in ended:
             del self._by_slot[it.slot], self._by_writer[it.lane]
@@ -245,13 +245,13 @@ class Sink:
         return ended
 
     def of_batches_through(self, batch: int) -> Sequence[OpenLane]:
-        """The lanes that can win no more when that batch is committed."""
+        """The lanes that can no longer win once that batch is committed."""
         return [it for it in self._by_slot.values() if it.lane.batch <= batch]
 
     # ------------------------------------------------------------------------------------------ commits
 
     def winners(self, message: CommitBatch) -> Sequence[tuple[Winner, OpenLane]] | SinkRefused:
-        """The lanes of the winners. One that has written nothing needs none, and is left out if it has none."""
+        """The lanes of the winners. A winner without records needs no lane, and is left out if it has none."""
         found: list[tuple[Winner, OpenLane]] = []
         for it in message.winners:
             writer = Lane(message.sink, message.query, message.run, message.batch, it.partition, it.attempt)
@@ -262,21 +262,21 @@ class Sink:
                 return SinkRefused(
                     SinkRefusal.UNKNOWN_LANE,
                     f"batch {message.batch} of sink {self.name!r} has no lane of partition {it.partition}, attempt "
-                    f"{it.attempt}, of run {message.run!r}: it has timed out, the node was restarted since, or nobody "
-                    "has joined it; write the batch again",
+                    f"{it.attempt}, of run {message.run!r}: it has timed out, the node was restarted since, or it was "
+                    "never joined; write the batch again",
                 )
         return found
 
     def decide(self, commit: SinkCommit) -> DecidedCommit:
         """The batch that was prepared is committed: the fence moves."""
-        assert self.preparing is commit, "decided is what was prepared"
-        assert commit.batch > self.fence.batch, f"batch {commit.batch} is decided behind {self.fence.batch}"
+        assert self.preparing is commit, "the decided commit is the prepared one"
+        assert commit.batch > self.fence.batch, f"batch {commit.batch} is decided after {self.fence.batch}"
         self.preparing = None
         self.under_way.append(decided := DecidedCommit(commit))
         return decided
 
     def record_visible(self, places: tuple[Placement, ...]) -> None:
-        """The oldest commit under way is recorded as visible, there."""
+        """The oldest commit under way is recorded as visible, at these places."""
         commit = self.under_way.popleft().commit
         self.visible = Fence(commit.batch, places, commit.planned_ms)
 
@@ -299,9 +299,9 @@ def admit(lane: OpenLane | None, producer: Producer, event: ev.Event) -> Refusal
 
 
 def _admit_init(lane: OpenLane | None, producer: Producer, event: ev.Init) -> Refusal | None:
-    """Once for each lane; again on the same connection as long as nothing was done with the grant.
+    """Once for each lane; again on the same connection as long as the grant was not used.
 
-    A lane times out, and is ended with its batch: it takes no part in two-phase commit (KIP-939).
+    A lane times out, and ends with its batch, so it takes no part in two-phase commit (KIP-939).
     """
     if lane is None:
         return Refusal.NOT_JOINED
@@ -316,14 +316,14 @@ def _admit_init(lane: OpenLane | None, producer: Producer, event: ev.Init) -> Re
 
 
 def note_grant(lane: OpenLane, answer: object) -> None:
-    """What the lane's InitProducerId, or an end that grants an epoch, was answered."""
+    """Note the answer to the lane's InitProducerId, or to an end that grants an epoch."""
     if isinstance(answer, Granted):
         lane.granted = (answer.producer_id, answer.epoch)
     elif lane.granted is None:
         lane.claimed_by = None
 
 
-# ------------------------------------------------------------------------------------- what is no request
+# -------------------------------------------------------------------------------------- invalid requests
 
 
 def check_lane(lane: Lane) -> SinkRefused | None:

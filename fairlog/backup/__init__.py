@@ -3,6 +3,7 @@
     manifest         what a backup says about itself                                       pure
     source           may this directory be backed up now?
     moment           read transactions of all shards, as of one instant
+    settling         what a stopped node of several shards has decided is finished first
     making           `fairlog backup`: data logs, then cluster store, then the manifest
     copied_logs      the data logs as they were copied
     group_journals   what the journals say about sinks around the time of the copy

@@ -2,8 +2,8 @@
 cut with which the fences of sinks are compared (`fences.Cut`).
 
 A copy still has the logs of a topic that is being deleted, perhaps for longer than the copier writes to them: a batch
-may be visible in all other logs and not in these. So the logs of a topic are ignored if the cluster store, which was
-copied after them, does not serve it.
+may be visible in all other logs and not in these. So a topic's logs are ignored if the cluster store, which was copied
+after them, does not serve the topic.
 
 Each log is in one shard, and each shard's copy gives its logs numbers of its own.
 """
@@ -26,10 +26,10 @@ from partition.producer_window import ProducerWindow
 
 
 class CopiedLogs:
-    """The data logs of the copies, one of each shard, which nobody writes. A `fences.Cut`."""
+    """The data logs of the copies, one for each shard, which no process writes. A `fences.Cut`."""
 
     def __init__(self, paths: Iterable[Path], content: StoreContent) -> None:
-        """`paths` are the copies' `data.mdb`, `content` what the cluster store held behind them.
+        """`paths` are the copies' `data.mdb`, `content` the cluster store, which was copied after them.
 
         Raises CorruptStorage, DamagedPage, DamagedValue, as all that follows.
         """
@@ -84,7 +84,7 @@ class _CopiedShard:
             self.records[log] = layout.decode_log_record(item.value)
 
     def key(self, log: LogId, txid: TxId) -> bytes:
-        """Of the producer in the log, in the tables below."""
+        """The key of the producer in the log, in the tables below."""
         return layout.producer_key(self.records[log].number, txid.producer_id)
 
     @cached_property
@@ -95,5 +95,5 @@ class _CopiedShard:
 
     @cached_property
     def windows(self) -> Mapping[bytes, memoryview]:
-        """The producers' windows, by log number and producer; read if a batch was on its way, and else not."""
+        """The producers' windows, by log number and producer; read only if a batch was on its way."""
         return {item.key: item.value for item in self._stored.table(layout.PRODUCERS)}

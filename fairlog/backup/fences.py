@@ -59,12 +59,12 @@ class Cut(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToldOfSinks:
-    """What one group journal tells of sinks."""
+    """What one group journal says about sinks."""
 
     records: Sequence[SinkRecords]
     """From the last complete snapshot on, in the journal's order. It was complete before the cut."""
     known: int
-    """So many of them had been written before the cut was made; of what follows some had, too."""
+    """How many of them are known to have been written before the cut; some of the others may have been, too."""
 
 
 def fences_of(told: Iterable[ToldOfSinks], cut: Cut) -> tuple[SinkRecord, ...]:
@@ -123,7 +123,5 @@ def _places_of(record: SinkPrepareCommitRecord, cut: Cut) -> Mapping[TxId, Seque
 
 def _all_or_none(record: SinkCommittedRecord | SinkPrepareCommitRecord, found: Sequence[bool]) -> bool:
     if any(found) and not all(found):
-        raise CorruptStorage(
-            f"of batch {record.batch} of sink {record.sink!r} a part is in the data logs, and the rest is not"
-        )
+        raise CorruptStorage(f"only a part of batch {record.batch} of sink {record.sink!r} is in the data logs")
     return any(found)

@@ -1,12 +1,12 @@
 """What the group journals say about sinks around a cut of the data logs, while their node continues to write.
 
 A journal is read as a restart would recover it, without any lock (`journal.read_only`). While a node appends, rolls and
-deletes, such a reading may fail: a file has got its name or is gone, a frame is half written. Then it is repeated. It
-is also repeated if a file was renamed meanwhile, because a list made at that moment may have neither name. The result
-of a reading is never older than its beginning, because the frames that were there then are whole.
+deletes, such a reading may fail: a file was renamed or deleted, a frame is half written. Then it is repeated. It is
+also repeated if a file was renamed meanwhile, because a list made at that moment may have neither name. The result of
+a reading is never older than its beginning, because the frames that were there then are complete.
 
-A snapshot replaces the records before it, and has only each sink's last batch: that may be later than the cut, and then
-the sink's batch as of the cut is no longer known. So a cut is used only if no snapshot was completed between the
+A snapshot replaces the records before it, and has only each sink's last batch. That batch may be later than the cut;
+then the sink's last batch in the cut is no longer known. So a cut is used only if no snapshot was completed between the
 reading before it and the reading after it; otherwise another cut is taken. A node without sinks is read once.
 """
 
@@ -28,10 +28,10 @@ from journal.segment import JournalKind
 from shard.directory import ShardDirectory
 
 _READINGS = 10
-"""Of one journal, until one is not disturbed. A journal gets a new file every few megabytes."""
+"""Attempts to read one journal undisturbed. A journal gets a new file every few megabytes."""
 
 _CUTS = 10
-"""Until one has no snapshot beside it. There is one every few hundred kilobytes."""
+"""Attempts to get a cut without a snapshot beside it. There is a snapshot every few hundred kilobytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class GroupJournalsAround:
     def begin(
         self, moment: Callable[[], AbstractContextManager[Sequence[Transaction]]]
     ) -> Generator[Sequence[Transaction]]:
-        """The read transactions that `moment` begins, and of whose moment `told` tells.
+        """The read transactions that `moment` begins; `told` is of the same moment.
 
         Blocking. Raises StorageFailure as `moment` does, if a journal cannot be read, or if there is no cut without a
         snapshot beside it.
@@ -77,7 +77,7 @@ class GroupJournalsAround:
 
 
 def _around(before: Sequence[_Reading] | None, behind: Sequence[_Reading]) -> Sequence[ToldOfSinks] | None:
-    """What is told, if `behind` tells all of the time since `before`; None if it may not."""
+    """What the journals say, if `behind` has everything since `before`; None if it may not."""
     if not any(one.records for one in behind):
         return ()
     if before is None or [one.snapshot_end for one in before] != [one.snapshot_end for one in behind]:
@@ -103,5 +103,5 @@ def _open(directory: Path) -> ReadOnlyJournal:
     files = names_in(directory)
     journal = open_read_only(directory, kind=JournalKind.GROUP)
     if names_in(directory) != files:
-        raise CorruptStorage("its files change under the reading")
+        raise CorruptStorage("its files changed while it was read")
     return journal

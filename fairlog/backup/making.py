@@ -1,7 +1,6 @@
 """Make a backup of a node that may be running: `fairlog backup`.
 
-    what a stopped node had       of several shards only (`fairlog.backup.settling`)
-    decided is finished
+    decided commits are finished  only for a stopped node of several shards (`fairlog.backup.settling`)
     an empty backup.json.new      so that what follows is known to be unfinished
     the data logs                 LMDB's own compacting copy of each shard's: a read transaction of each, all as of one
                                   moment, a consistent cut (invariant 7; `fairlog.backup.moment`);
@@ -49,11 +48,11 @@ from shard.directory import ShardDirectory
 
 _HASHED_AT_ONCE = 1 << 20
 _LOOK_S = 0.1
-"""How often the progress is looked at."""
+"""How often the progress is reported."""
 
 
 class BackupFailed(Exception):
-    """The backup could not be finished; what there was of it is gone. The message says why."""
+    """The backup could not be finished, and was removed. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +75,9 @@ def make_backup(
 ) -> Manifest:
     """Back up the data directory `source` into `target`, which is made, or is empty. Blocking.
 
-    `settling` is called before what a stopped node of several shards had decided is finished in `source`. Raises
-    BackupRefused (nothing was written, but for what was finished), BackupFailed (nothing is left), DirectoryUnusable. A
-    KeyboardInterrupt passes, and may leave an unfinished backup, which says that it is one.
+    `settling` is called before the decided commits of a stopped node of several shards are finished in `source`. Raises
+    BackupRefused (nothing was written except to finish them), BackupFailed (nothing is left), DirectoryUnusable. A
+    KeyboardInterrupt passes, and may leave an unfinished backup, which is marked as such.
     """
     _require_patched_lmdb()
     run = run_of(source)
@@ -135,7 +134,7 @@ def make_backup(
 
 
 def _require_patched_lmdb() -> None:
-    """LMDB itself copies as of the moment of the copy; py-lmdb's own build of it, as of a transaction that is held."""
+    """Plain LMDB copies the state at the moment of the copy; py-lmdb's patched build, that of a read transaction."""
     if not lmdb.version(subpatch=True)[-1]:
         raise BackupRefused(
             "the installed package lmdb was built without its patch (LMDB_PURE, LMDB_FORCE_SYSTEM), and cannot copy "
@@ -144,7 +143,7 @@ def _require_patched_lmdb() -> None:
 
 
 def _require_shards(source: Path, content: StoreContent, copied: int) -> None:
-    """Raises StorageFailure if the cluster store, which was copied last, is of more shards than were copied."""
+    """Raises StorageFailure if the cluster store, which was copied last, has more shards than were copied."""
     if content.shards != copied:
         raise StorageFailure(f"a shard was added to the node in {source} meanwhile, and is not in the copy; try again")
 
@@ -178,7 +177,7 @@ def _between(target: Path, file: Path) -> Iterator[Path]:
 
 
 def _watch(work: Callable[[], None], files: Sequence[Path], estimate: int, told: Callable[[Progress], None]) -> None:
-    """Do the work in a thread, while the growth of the files is looked at. Raises what `work` raises."""
+    """Do the work in a thread, and report how the files grow meanwhile. Raises what `work` raises."""
     outcome: list[Exception] = []
 
     def carry_over() -> None:
@@ -206,7 +205,7 @@ def _copy_all(
         with journals.begin(partial(moment, environments)) as transactions:
             for shard, environment, transaction in zip(shards, environments, transactions, strict=True):
                 _copy(environment, transaction, target / shard.name_of(shard.data_logs_file))
-                transaction.abort()  # the node may use its pages again, while the others are copied
+                transaction.abort()  # the node may use its pages again while the others are copied
     with _opened(source / CLUSTER) as environment, environment.begin() as transaction:
         _copy(environment, transaction, target / CLUSTER_STORE)
 
@@ -216,7 +215,7 @@ def _opened(directory: Path) -> Generator[ForeignEnvironment]:
     environment = ForeignEnvironment.open(directory, databases_max=0)
     try:
         if environment.locked:
-            environment.env.reader_check()  # an earlier backup that was killed holds its pages until somebody looks
+            environment.env.reader_check()  # frees pages that an earlier, killed backup still holds
         yield environment
     finally:
         environment.close()

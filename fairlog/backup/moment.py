@@ -1,14 +1,15 @@
 """The moment of a backup: a read transaction of each shard's data logs, all as of one instant.
 
-Of one shard any read transaction is such a moment, and so are those of several while none of them is served and all is
-settled (`fairlog.backup.settling`). Of served ones they must not begin while a commit is visible in one shard and not
-yet in another. So the running node holds meanwhile (docs/decisions/0056-backups-over-shards.md):
+With one shard any read transaction is such a moment. So are those of several shards while no process serves them and
+all decided commits are finished (`fairlog.backup.settling`). If they are served, the transactions must not begin while
+a commit is visible in one shard and not yet in another. So the running node holds meanwhile
+(docs/decisions/0056-backups-over-shards.md):
 
     node     ─ answered before: readable ─ all coordinators hold ─────────────────────────── have held? ─▶
     backup                                  begin, begin, begin ─ nothing committed since? ─┘
 
 While all hold, no commit is visible in part, and what can be read is committed to LMDB. If they have not held to the
-end, for one of them was started again or was too slow, the transactions are dropped, and all of it is done again.
+end, because one of them was started again or was too slow, the transactions are dropped, and all steps are repeated.
 
 Plain records and plain commits of offsets are not held. So the transactions are also dropped if a shard's copier has
 committed something before the last of them had begun. Those that are kept show one instant, and no commit of an offset
@@ -35,16 +36,16 @@ Moment = Callable[[Sequence[ForeignEnvironment]], AbstractContextManager[Sequenc
 """Begins a read transaction of each environment; they end with the block, if they were not ended before."""
 
 _PATIENCE_S = 20.0
-"""For so long it is tried again. A process that was killed serves again within seconds."""
+"""How long attempts are repeated. A process that was killed serves again within seconds."""
 _PAUSE_S = 0.25
 """Between two attempts. Commits go on meanwhile."""
 _BEGINNING_S = HOLD_S / 4
-"""Of one hold, for transactions of one instant: some microseconds for each shard, if no copier commits just then."""
+"""The part of a hold in which the transactions must begin: some microseconds each, if no copier commits just then."""
 
 
 @contextmanager
 def without_a_hold(environments: Sequence[ForeignEnvironment]) -> Generator[Sequence[Transaction]]:
-    """See `Moment`: of one shard, or of several that are settled. Raises as `ForeignEnvironment.begin`."""
+    """See `Moment`: for one shard, or for several that are settled. Raises as `ForeignEnvironment.begin`."""
     with ExitStack() as stack:
         yield [_begun(stack, environment) for environment in environments]
 
@@ -78,7 +79,7 @@ def _within_a_hold(
         except CannotHold as error:
             reason = str(error)
         if time.monotonic() > until_s:
-            raise StorageFailure(f"the shards have no moment in common: {reason}; try again")
+            raise StorageFailure(f"no common moment of all shards was found: {reason}; try again")
         time.sleep(_PAUSE_S)
 
 
@@ -101,9 +102,9 @@ def _begun(stack: ExitStack, environment: ForeignEnvironment) -> Transaction:
 
 
 def _node_in(data_dir: Path) -> AbstractContextManager[HoldingNode]:
-    """A connection to the process that has all shards hold. Raises StorageFailure, CorruptStorage, CannotHold."""
+    """A connection to the process that can make all shards hold. Raises StorageFailure, CorruptStorage, CannotHold."""
     store = read_cluster_store_in_use(data_dir)
     address = store.addresses.get(store.node.node_id + TAKER)
     if address is None or address.internal is None:
-        raise CannotHold(f"the process of shard {TAKER} has not said where it listens")
+        raise CannotHold(f"the address of shard {TAKER}'s process is not known yet")
     return connected(address.internal, store.node.cluster_id, secret.load(data_dir))

@@ -3,16 +3,16 @@
 A process may end before it has heard of a decision that another one has already copied: then half of a transaction is
 in the data logs, and half in a journal. So all shards are started once more, here, in one process, and stopped again:
 
-    directory and shards held ─▶ each shard: journals replayed ─▶ decided again ─▶ copied ─┐
-    closed, noted as a good end ◀─ no commit is under way in any (`shard.cutting`) ◀───────┘
+    directory and shards locked ─▶ each shard: journals replayed ─▶ decided again ─▶ copied ─┐
+    closed, noted as a clean end ◀─ no commit is under way in any (`shard.cutting`) ◀────────┘
 
-This is a start and a stop in good order, as the node does them (`fairlog.node`), but for what serves clients: there is
-no listener, nothing times out or expires, no topic is removed, and groups stay as they are. It counts as a start of
-each shard. So what is open stays open for the next start, and after a kill, or a loss of power, all is as a restart
-would have it. If this is killed, it is a start that was killed: nothing is lost.
+This is an orderly start and stop, as the node does them (`fairlog.node`), without anything that serves clients: there
+is no listener, nothing times out or expires, no topic is removed, and groups stay as they are. It counts as a start of
+each shard. So open transactions stay open for the next start, and after a kill, or a loss of power, the result is that
+of a restart. If this is killed, it is a start that was killed: nothing is lost.
 
-No setting of the node is asked for: what matters here, the cluster store and the files say. The shards reach each other
-by channels within the process.
+This needs no settings of the node: the cluster store and the files contain everything that matters here. The shards
+reach each other by channels within the process.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _SENTENCES = (DirectoryInUse, DirectoryUnusable, StoreMismatch, CorruptStorage, 
 """Errors whose message is already a sentence for the user."""
 
 _AT_REST_S = 60.0
-"""When all is copied, the shards have only to tell each other so."""
+"""Once all is copied, the shards only have to tell each other so."""
 _PAUSE_S = 0.25
-"""Between two looks whether they have."""
+"""Between two checks whether they have."""
 _AS_THE_FILE_HAS_IT = 0
 """LMDB takes the size of a map from the file."""
 _NEVER_MS = 2**62
@@ -61,13 +61,13 @@ _NEVER_MS = 2**62
 _Inbox = tuple[
     trio.MemorySendChannel[tuple[ShardNumber, Message]], trio.MemoryReceiveChannel[tuple[ShardNumber, Message]]
 ]
-"""What others say to a shard: from whom, and what."""
+"""Messages to a shard, with their senders."""
 
 
 def settle(data_dir: Path) -> int:
-    """Have all that is decided copied in all shards; the number of this run, see `run_of`. Blocking.
+    """Have all decided commits copied in all shards; returns the number of this run, see `run_of`. Blocking.
 
-    Raises BackupRefused; then all is as after a start that did not succeed. A KeyboardInterrupt passes.
+    Raises BackupRefused; then the directory is as after a start that failed. A KeyboardInterrupt passes.
     """
     try:
         _require_own_user(data_dir)
@@ -90,10 +90,12 @@ def settle(data_dir: Path) -> int:
 
 
 def _require_own_user(data_dir: Path) -> None:
-    """Files that another user makes here, such as root, the node could not open at its next start."""
+    """If another user, such as root, made files here, the node could not open them at its next start."""
     owner = (data_dir / CLUSTER_STORE).stat().st_uid
     if os.geteuid() != owner:
-        raise DirectoryUnusable(f"that writes files, which must be the node's: run the command as the user {owner}")
+        raise DirectoryUnusable(
+            f"this writes files that must belong to the node's user: run the command as user {owner}"
+        )
 
 
 def _refused(data_dir: Path, reason: str) -> BackupRefused:
@@ -119,14 +121,14 @@ class _Settling:
             shards[number] = await living.start(self._live, number)
 
         async with trio.open_nursery() as living:
-            async with trio.open_nursery() as starting:  # side by side, for they wait for each other
+            async with trio.open_nursery() as starting:  # side by side, because they wait for each other
                 for number in self._inboxes:
                     starting.start_soon(start, number)
             await _until_at_rest(shards)
             self._at_rest.set()
 
     async def _live(self, number: ShardNumber, *, task_status: trio.TaskStatus[Shard]) -> None:
-        """One shard; started when all that it has placed is copied. As `fairlog.node` has it, step by step."""
+        """One shard; started when everything that it has placed is copied. The steps are those of `fairlog.node`."""
         with structlog.contextvars.bound_contextvars(shard=number):
             directory = shard_directory(self._data_dir, number)
             last_run = await trio.to_thread.run_sync(LastRun.read, self._data_dir, directory)
@@ -206,13 +208,13 @@ class _Settling:
         )
 
     async def _carry(self, number: ShardNumber, shard: Shard) -> None:
-        """Hand the shard what others say to it; until cancelled."""
+        """Hand the shard the messages of the others; until cancelled."""
         async for sender, message in self._inboxes[number][1]:
             shard.receive(sender, message)
 
 
 class _Outgoing:
-    """What one shard says to the others. A `shard.links.Transport` that loses nothing."""
+    """The way from one shard to the others: a `shard.links.Transport` that loses nothing."""
 
     def __init__(self, number: ShardNumber, inboxes: Mapping[ShardNumber, _Inbox]) -> None:
         self._number = number

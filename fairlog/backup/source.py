@@ -2,8 +2,8 @@
 
     a node has it and serves             yes
     a node has it and recovers           no: a transaction may be copied in part until it is ready (invariant 7)
-    no node has it, several shards       once it is settled (`fairlog.backup.settling`): also after a good end one may
-                                         still hold what another has placed
+    no node has it, several shards       once it is settled (`fairlog.backup.settling`): even after a clean end a shard
+                                         may still hold, unplaced, a commit that another one has placed
     no node has it, cleanly closed       yes: everything was copied at the end
     no node has it, the last was killed  no: its journals have answered records that are in no data log yet
 
@@ -11,9 +11,9 @@ Two files show that a node serves: it writes its number into `lock` when it take
 `last-run` when it has recovered. `require_same_run` checks whether it is still the same run: a node that was killed and
 started again while the copy began may have been recovering at that moment.
 
-A supervisor takes the directory once, and starts a process again alone. A process writes its number into the `lock` of
-each shard that it serves. That of an only shard counts as the directory's. Of several shards it does not: if one was
-served anew, the shards do not hold to the end (`fairlog.backup.moment`).
+A supervisor takes the directory once, and may start single processes again. A process writes its number into the `lock`
+of each shard that it serves. If there is only one shard, its lock counts like the directory's. With several shards it
+does not: if one was started again, the shards do not hold to the end (`fairlog.backup.moment`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Source:
 
     @property
     def is_to_be_settled(self) -> bool:
-        """The data logs may have a part of a transaction, and nobody is there who would finish it."""
+        """The data logs may have a part of a transaction, and no process runs that would finish it."""
         return not self.is_served and len(self.shards) > 1
 
 
@@ -66,7 +66,7 @@ def require_source(directory: Path) -> Source:
     if not (directory / CLUSTER_STORE).is_file():
         raise BackupRefused(f"{directory} is not a data directory: it does not contain {CLUSTER_STORE}")
     in_use = is_in_use(directory)
-    # By the store: a shard whose directory is missing is not to be left out.
+    # From the cluster store: a shard whose directory is missing must not be left out.
     content = _content_of(directory, in_use=in_use)
     shards = [shard_directory(directory, number) for number in map(ShardNumber, range(content.shards))]
     for shard in shards:
@@ -100,12 +100,12 @@ def _content_of(directory: Path, *, in_use: bool) -> StoreContent:
         return (read_cluster_store_in_use if in_use else read_cluster_store)(directory)
     except (CorruptStorage, DamagedPage, StorageFailure) as error:
         raise BackupRefused(
-            f"{directory} cannot be backed up, for its cluster store cannot be read: {error}"
+            f"{directory} cannot be backed up, because its cluster store cannot be read: {error}"
         ) from error
 
 
 def run_of(directory: Path) -> int:
-    """Another number as soon as a node has taken the directory again, or a process its only shard. Raises OSError."""
+    """A number that changes when a node takes the directory again, or a process its only shard. Raises OSError."""
     shards = shard_directories(directory)
     places = [directory, *(shard.path for shard in shards if len(shards) == 1)]
     locks = [place / _LOCK for place in places]
@@ -116,8 +116,8 @@ def require_same_run(directory: Path, run: int) -> None:
     """Raises StorageFailure if `run_of` does not answer `run` any more; OSError."""
     if run_of(directory) != run:
         raise StorageFailure(
-            f"a node was started in {directory} meanwhile, or a process of it, and the copy may contain part of the "
-            "recovery; try again"
+            f"a node was started in {directory} meanwhile, or one of its processes, and the copy may contain part of "
+            "the recovery; try again"
         )
 
 

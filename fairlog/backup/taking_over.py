@@ -1,6 +1,6 @@
 """The first start in a backup: make an ordinary data directory of it, or refuse.
 
-    backup.json       of this node, sizes and checksums are right, there are no other files, the clock is not behind
+    backup.json       of this node, sizes and checksums are right, there are no other files, the clock is not too early
       │ renamed
     restoring.json    cluster store:  producer ids and leader epoch jump ahead of all that were given out since
       │               layout:         of a backup of an earlier version the data logs move to where a shard has them
@@ -52,7 +52,7 @@ from shard.directory import FIRST_SHARD, ShardDirectory, shard_directories, shar
 
 
 def take_over(directory: Path, *, node_id: int, map_bytes: int, fsync: Fsync, now_ms: int) -> Manifest | None:
-    """If `directory` is a backup, make a data directory of it; answer its manifest, None if it was none. Blocking.
+    """If `directory` is a backup, make a data directory of it, and answer its manifest; else None. Blocking.
 
     To be called with the directory locked, before anything in it is opened. Raises StoreMismatch if it is the backup of
     a node other than `node_id`; CorruptStorage with a sentence if it is unfinished, damaged or not alone;
@@ -101,7 +101,7 @@ def _settle(
     fsync: Fsync,
     now_ms: int,
 ) -> None:
-    """What is a shard's: its data logs, and journals that fit them."""
+    """Prepare one shard: its data logs, and journals that fit them."""
     served = {log for topic in content.served for log in topic.logs()}
     leaving = {log for topic in content.deleting for log in topic.logs()}
     for log, base in _settle_data_logs(shard.data_logs, map_bytes, served, leaving).items():
@@ -173,7 +173,7 @@ def _require_shards(directory: Path) -> None:
 
 
 def _in_its_place(found: ShardDirectory) -> ShardDirectory:
-    """Where a shard lies; from a backup of an earlier version its data logs are moved there."""
+    """The shard's place; the data logs of a backup of an earlier version are moved there."""
     shard = shard_directory(found.data_dir, found.number)
     if found != shard:
         make_directory(shard.path)
@@ -184,7 +184,7 @@ def _in_its_place(found: ShardDirectory) -> ShardDirectory:
 
 
 def _require_clock(directory: Path, manifest: Manifest, now_ms: int) -> None:
-    """Producer ids and the leader epoch go on from the clock."""
+    """The clock must be later than the backup: producer ids and the leader epoch continue from it."""
     if now_ms < manifest.made_ms:
         raise CorruptStorage(
             f"the backup in {directory} was made {(manifest.made_ms - now_ms) // 1000 + 1} s after this machine's "
@@ -203,7 +203,7 @@ def _by_journal(fences: Iterable[SinkRecord], journals: int) -> dict[int, list[S
 def _settle_data_logs(
     directory: Path, map_bytes: int, served: set[LogId], leaving: set[LogId]
 ) -> dict[LogId, JournalPosition]:
-    """Drop nobody's logs, and let no replay begin before a mark; answer the logs with a past, and their marks."""
+    """Drop logs without a topic, let no replay begin before a mark; answer the logs with a past, and their marks."""
     logs = LmdbDataLogs.open(directory, map_bytes=map_bytes)
     try:
         marks: dict[LogId, Mark] = {}

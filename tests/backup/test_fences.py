@@ -280,7 +280,7 @@ def test_batch_that_is_visible_and_not_recorded_yet_is_found_by_the_windows() ->
 
 def test_batch_of_which_a_part_is_there_is_damage() -> None:
     """No node copies so: whoever finds it must not go on."""
-    with pytest.raises(CorruptStorage, match="of batch 1 of sink 'totals' a part is in the data logs"):
+    with pytest.raises(CorruptStorage, match="only a part of batch 1 of sink 'totals' is in the data logs"):
         fences_of([ToldOfSinks([*FIRST, *SECOND], 2)], Logs({A: 5, B: 0}))
 
 

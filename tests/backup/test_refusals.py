@@ -106,7 +106,7 @@ REFUSED = [
     (not_empty, "is not empty (it has letters)"),
     (unfinished, "contains an unfinished backup"),
     (no_data_directory, "is not a data directory: it does not contain cluster/data.mdb"),
-    (damaged_store, "cannot be backed up, for its cluster store cannot be read: .*cluster/data.mdb"),
+    (damaged_store, "cannot be backed up, because its cluster store cannot be read: .*cluster/data.mdb"),
     (a_backup_itself, "is itself a backup: copy it"),
     (killed, "no node runs in .* did not stop cleanly"),
     (a_file, "cannot write into"),
