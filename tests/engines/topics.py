@@ -51,9 +51,10 @@ def _write(address: str, topic: str, records: Iterable[tuple[int, str, str]]) ->
 
 
 def read(address: str, topic: str, partitions: int, isolation: str = "read_committed") -> list[Seen]:
-    """All that is in a topic now."""
+    """All that is in a topic now, by partition and offset: several brokers answer in any order."""
     with Reader(address, topic, partitions, isolation=isolation) as reader:
-        return reader.read_to_end(timeout_s=WAIT_S)
+        seen = reader.read_to_end(timeout_s=WAIT_S)
+    return sorted(seen, key=lambda record: (record.partition, record.offset))
 
 
 def committed(address: str, topic: str, partitions: int, mode: Mode) -> list[Seen]:

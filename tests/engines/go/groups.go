@@ -15,7 +15,7 @@ import (
 // documentation has it. Records whose promise failed are aborted and read again; what is fatal ends the program.
 func transform(address, input, output, group, transactionalID string) error {
 	session, err := kgo.NewGroupTransactSession(
-		kgo.SeedBrokers(address),
+		kgo.SeedBrokers(strings.Split(address, ",")...),
 		kgo.TransactionalID(transactionalID),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
@@ -64,7 +64,7 @@ func transform(address, input, output, group, transactionalID string) error {
 // of the group is "classic" or "consumer" (KIP-848), in which the broker says how long a session is.
 func count(address, input, group, protocol string) error {
 	options := []kgo.Opt{
-		kgo.SeedBrokers(address),
+		kgo.SeedBrokers(strings.Split(address, ",")...),
 		kgo.ConsumerGroup(group),
 		kgo.ConsumeTopics(input),
 		kgo.DisableAutoCommit(),

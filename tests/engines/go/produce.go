@@ -17,7 +17,7 @@ import (
 // It never decides by itself whether to go on after one.
 func produce(address, transactionalID string) error {
 	client, err := kgo.NewClient(
-		kgo.SeedBrokers(address),
+		kgo.SeedBrokers(strings.Split(address, ",")...),
 		kgo.TransactionalID(transactionalID),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 	)
