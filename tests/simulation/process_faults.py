@@ -52,26 +52,36 @@ class Faults:
         self._where = where
         self._history = history
         self._asked = 0
+        self._rng_of_clocks = world.stream("clock jumps")
+        self._clocks_s = 0.0
+        """When they may jump next."""
         self.are_over = trio.Event()
         """What lasts for long has come to its end."""
 
-    async def run(self) -> None:
-        """Until the clients are to come to an end. If the run breaks off, no task stays suspended."""
+    def start(self, nursery: trio.Nursery) -> None:
+        """Disturb, until the clients are to come to an end."""
+        nursery.start_soon(self._disturb)
+        if self._plan.long_suspension_s or self._plan.full_s:
+            nursery.start_soon(self._disturb_for_long)
+        else:
+            self.are_over.set()
+
+    def step(self) -> None:
+        """Before each step of the event loop: clocks jump. No task of its own, which would change what others do."""
+        if trio.current_time() >= self._clocks_s and not self._world.stopping.is_set():
+            self._clocks_s = trio.current_time() + 0.05 * self._rng_of_clocks.random() * self._world.pace
+            if self._rng_of_clocks.random() < self._plan.clock_jumps:
+                self._rng_of_clocks.choice(self._machines).jump_clock()
+
+    async def _disturb(self) -> None:
+        """If the run breaks off, no task stays suspended."""
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._disturb)
-                nursery.start_soon(self._move_clocks)
-                async with trio.open_nursery() as long:
-                    if self._plan.long_suspension_s:
-                        long.start_soon(self._suspend_for_long)
-                    if self._plan.full_s:
-                        long.start_soon(self._fill_a_disk)
-                self.are_over.set()
+            await self._disturb_until_it_stops()
         finally:
             for machine in self._machines:
                 resume(machine.world)
 
-    async def _disturb(self) -> None:
+    async def _disturb_until_it_stops(self) -> None:
         plan, world, way = self._plan, self._world, self._way
         rng: Random = world.stream("disturbance")
         async with trio.open_nursery() as nursery:
@@ -92,12 +102,13 @@ class Faults:
                         nursery.start_soon(_after, rng.choice((0.02, 0.2, 1.0)) * rng.random(), resume, process)
                 await trio.sleep(0.05 * rng.random() * world.pace)
 
-    async def _move_clocks(self) -> None:
-        rng = self._world.stream("clock jumps")
-        while self._plan.clock_jumps and not self._world.stopping.is_set():
-            await trio.sleep(0.05 * rng.random() * self._world.pace)
-            if rng.random() < self._plan.clock_jumps:
-                rng.choice(self._machines).jump_clock()
+    async def _disturb_for_long(self) -> None:
+        async with trio.open_nursery() as nursery:
+            if self._plan.long_suspension_s:
+                nursery.start_soon(self._suspend_for_long)
+            if self._plan.full_s:
+                nursery.start_soon(self._fill_a_disk)
+        self.are_over.set()
 
     async def _suspend_for_long(self) -> None:
         rng, seconds = self._world.stream("long suspension"), self._plan.long_suspension_s

@@ -20,7 +20,7 @@ Then the cuts are judged that were taken over all shards meanwhile (`cuts`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -167,6 +167,7 @@ class ShardMachine(Machine):
         by_s = self.plan.clocks_apart_s if by_s is None else by_s
         self._clock_offset_ms = int(1000 * by_s * self._rng_of_clock.uniform(-1.0, 1.0))
         self.world.note("clock", f"is {self._clock_offset_ms / 1000:.3f} s fast")
+        self.world.count("jumps of a wall clock")
 
     def starts_again(self) -> None:
         """Its clock may have been set meanwhile."""
@@ -284,6 +285,8 @@ class Scheduler(trio.abc.Instrument):
     def __init__(self, world: World, machines: Sequence[ShardMachine]) -> None:
         self._world = world
         self._machines = machines
+        self.also: Sequence[Callable[[], None]] = ()
+        """What else is to be done before each step."""
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         if self._world.violation is not None:
@@ -292,6 +295,8 @@ class Scheduler(trio.abc.Instrument):
         for machine in self._machines:
             if machine.world is process or machine.world.crashed:
                 machine.step()
+        for step in self.also:
+            step()
 
 
 # --- the way between shards ---
@@ -404,7 +409,8 @@ async def run_shards(world: World, plan: Plan) -> None:
         machine.others = [other for other in machines if other is not machine]
         machine.producer_ids = machines[0].producer_ids
     history = History(world, logs, markers=marked(plan, logs), group_separator=SEPARATOR)
-    trio.lowlevel.add_instrument(Scheduler(world, machines))
+    scheduler = Scheduler(world, machines)
+    trio.lowlevel.add_instrument(scheduler)
     trio.lowlevel.spawn_system_task(stop_when_stuck, world)
     with ExitStack() as stack:
         for machine in machines:
@@ -423,8 +429,8 @@ async def run_shards(world: World, plan: Plan) -> None:
                 machine.way = way
                 nursery.start_soon(_live, machine, plan, history, phases)
             faults = Faults(world, plan, machines, way, where, history)
-            nursery.start_soon(faults.run)
-            nursery.start_soon(_watch_deadlines, machines, where, history)
+            faults.start(nursery)
+            scheduler.also = [faults.step, Watch(machines, where, history).step]
             clients_done = trio.Event()
             cuts = TakenCuts(world, history)
             clients = _clients(world, plan, network, history)
@@ -439,7 +445,8 @@ async def run_shards(world: World, plan: Plan) -> None:
 
             nursery.start_soon(run_clients)
             await phases[0].all_there.wait()
-            await faults.are_over.wait()
+            if not faults.are_over.is_set():
+                await faults.are_over.wait()
             await _come_to_an_end(
                 world,
                 machines,
@@ -590,16 +597,29 @@ async def _judge_all(machines: Sequence[ShardMachine], history: History, when: s
     history.nothing_is_behind(when)
 
 
-async def _watch_deadlines(machines: Sequence[ShardMachine], where: Placed, history: History) -> None:
+class Watch:
     """No transaction ends before its time-out while all processes go on, whatever their wall clocks show."""
-    before, calm_since_s = _condition(machines), trio.current_time()
-    while True:
-        now = _condition(machines)
-        if now is None or now != before:
-            calm_since_s = trio.current_time()
-        before = now
-        history.deadlines.look_at_early_ends(lambda name: machines[where.of_id(name)].node, calm_since_s)
-        await trio.sleep(LOOK_S)
+
+    def __init__(self, machines: Sequence[ShardMachine], where: Placed, history: History) -> None:
+        self._machines = machines
+        self._where = where
+        self._deadlines = history.deadlines
+        self._look_s = self._calm_since_s = 0.0
+        self._before: Sequence[int] | None = None
+
+    def step(self) -> None:
+        """Look again, if it is time to, before a step of the event loop."""
+        now_s = trio.current_time()
+        if now_s < self._look_s:
+            return
+        self._look_s = now_s + LOOK_S
+        now = _condition(self._machines)
+        if now is None or now != self._before:
+            self._calm_since_s = now_s
+        self._before = now
+        self._deadlines.look_at_early_ends(
+            lambda name: self._machines[self._where.of_id(name)].node, self._calm_since_s
+        )
 
 
 def _condition(machines: Sequence[ShardMachine]) -> Sequence[int] | None:
