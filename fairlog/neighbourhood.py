@@ -29,18 +29,21 @@ INTERNAL_HOST = "127.0.0.1"
 
 
 class Coordinators:
-    """The coordinators of other shards. Implements `fairlog.broker.OtherCoordinators`."""
+    """The coordinators of other shards. Implements the `OtherCoordinators` of `fairlog.broker` and of the groups."""
 
     def __init__(self, cluster: EmbeddedStore, shard: Shard, group_separator: str) -> None:
         self._cluster = cluster
         self._shard = shard
         self._group_separator = group_separator
 
+    def coordinate(self, transactional_id: str) -> bool:
+        """See `fairlog.groups.offset_producers.OtherCoordinators`."""
+        return self._of(transactional_id) != self._cluster.shard
+
     async def hear(self, transactional_id: str) -> None:
         """See `OtherCoordinators.hear`."""
-        coordinator = self._of(transactional_id)
-        if coordinator != self._cluster.shard:
-            await self._shard.hear(coordinator)
+        if self.coordinate(transactional_id):
+            await self._shard.hear(self._of(transactional_id))
 
     async def add_log(
         self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId

@@ -31,18 +31,18 @@ from coordinator.settings import CoordinatorSettings
 from fairlog import __version__
 from fairlog.backup.taking_over import take_over
 from fairlog.broker import Broker
-from fairlog.cluster.coordinators import shard_of_transactional_id
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.cluster.interface import BrokerAddress
 from fairlog.config import ConfigError, Ready, Settings, advertised_address
 from fairlog.config_values import Address
 from fairlog.data_directory import CLUSTER, CLUSTER_STORE
-from fairlog.groups.committed import CommittedOffsets
+from fairlog.groups.committed import CommittedOffsets, OffsetsSettings, OffsetsStorage
 from fairlog.groups.consumer.cluster_topics import ClusterTopics
 from fairlog.groups.consumer.service import ConsumerGroups
 from fairlog.groups.group_persister import GroupPersister
 from fairlog.groups.node_groups import NodeGroups
 from fairlog.groups.offset_index import OffsetIndex
+from fairlog.groups.offset_producers import OffsetProducers
 from fairlog.groups.offsets_for_others import write_for_other
 from fairlog.groups.persisted_group import PersistedGroup
 from fairlog.groups.persisted_group_store import PersistedGroupStore
@@ -425,24 +425,23 @@ def _make_offsets(
     groups: NodeGroups,
     other_coordinators: Coordinators | None,
 ) -> CommittedOffsets:
-    placement, separator = cluster.placement, settings.transactions.group_separator
-    alone = placement.shards == 1
+    log_count = cluster.offsets_log_count
     return CommittedOffsets(
-        offsets_logs=OffsetsLogs(shard.partitions),
-        index=index,
-        data_logs=shard.data_logs,
-        offsets_log_count=cluster.offsets_log_count,
-        own_logs=None if alone else placement.offsets_logs(cluster.shard, cluster.offsets_log_count),
-        membership=groups,
-        transactions=shard.coordinator,
-        coordinates=lambda transactional_id: (
-            alone or shard_of_transactional_id(cluster, transactional_id, separator) == cluster.shard
+        OffsetsStorage(
+            log_count,
+            cluster.placement.offsets_logs(cluster.shard, log_count),
+            OffsetsLogs(shard.partitions),
+            shard.data_logs,
         ),
-        hear_coordinator=None if other_coordinators is None else other_coordinators.hear,
-        topics=cluster,
-        commit_bytes_max=settings.requests.message_bytes_max,
-        retention_ms=settings.offsets.retention_minutes * 60_000,
-        check_interval_ms=settings.offsets.retention_check_interval_ms,
+        index,
+        groups,
+        OffsetProducers(shard.coordinator, other_coordinators, now_ms=_now_ms),
+        cluster,
+        OffsetsSettings(
+            commit_bytes_max=settings.requests.message_bytes_max,
+            retention_ms=settings.offsets.retention_minutes * 60_000,
+            check_interval_ms=settings.offsets.retention_check_interval_ms,
+        ),
         now_ms=_now_ms,
     )
 

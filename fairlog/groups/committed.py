@@ -20,28 +20,24 @@ answered is always seen. Partitions with offsets in an *open* transaction are `p
 transaction's own time-out ends that. Which are pending and what is decided is looked at in one step, before the
 read: what comes later is concurrent to the request.
 
-*Late requests* (invariant 10, in spirit): a TxnOffsetCommit has no number, so one that was delayed on an old
-connection could overwrite a later one's offsets. It is refused on an earlier connection than the latest of the same
-producer and epoch, as the coordinator does with EndTxn. With transaction version 2, too: there the epoch tells
-transactions apart, and not the requests of one.
-
-Not here: Kafka's messages, which topics exist (handlers ask), who is a member (`interface.Membership`).
+Not here: Kafka's messages, which topics exist (handlers ask), who is a member (`interface.Membership`), which producer
+may write in a transaction (`offset_producers`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 import structlog
 import trio
 from crc32c import crc32c
 
-from coordinator.answers import Description, Refusal
-from coordinator.states import IdState
+from coordinator.answers import Refusal
 from datalog.interface import DataLogs
 from datalog.offset_entries import (
     CommittedOffset,
@@ -55,6 +51,7 @@ from fairlog.cluster.interface import Topic
 from fairlog.groups.interface import GroupRefusal, Membership
 from fairlog.groups.offset_expiry import GroupUse, is_expired
 from fairlog.groups.offset_index import OffsetIndex, Partition
+from fairlog.groups.offset_producers import OffsetProducers
 from fairlog.groups.offset_values import (
     CommitRefusal,
     CommitUnderWay,
@@ -80,10 +77,6 @@ SWEEP_PAUSE_S = 1.0
 
 DELETE_TRIES = 20
 """How often `delete` begins anew because the group has committed meanwhile. Each try takes a copy's time."""
-
-FOREIGN_CONNECTIONS_KEPT_MS = 3_600_000
-"""How long the connection of a producer whose coordinator is another shard's is remembered after its last commit. TCP
-gives up a connection on which nothing arrives after a quarter of an hour."""
 
 R = TypeVar("R")
 
@@ -112,28 +105,33 @@ class OffsetsLogs(Protocol):
     async def decided(self, log: LogId, txids: Collection[TxId]) -> bool: ...
 
 
-class Transactions(Protocol):
-    """What is needed of the coordinator."""
-
-    def describe(self, transactional_id: str) -> Description | None: ...
-
-    def producer_id_of(self, transactional_id: str) -> ProducerId | None: ...
-
-    def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None: ...
-
-
 class TopicIds(Protocol):
     """What is needed of the cluster store."""
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None: ...
 
 
-class _Latest(NamedTuple):
-    """The latest commit of a producer in a transaction."""
+@dataclass(frozen=True, slots=True)
+class OffsetsStorage:
+    """Where a shard's offsets are written, and read back."""
 
-    epoch: ProducerEpoch
-    connection: int
-    used_ms: int
+    log_count: int
+    """Offsets logs of all shards together."""
+    own_logs: Sequence[LogId]
+    """Those that are led here."""
+    logs: OffsetsLogs
+    data_logs: DataLogs
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsSettings:
+    """How much may be committed, and for how long it is kept."""
+
+    commit_bytes_max: int
+    """Of one commit, as it is journaled."""
+    retention_ms: int
+    check_interval_ms: int
+    """Between two looks for offsets that have had their time."""
 
 
 class _Stale(Enum):
@@ -146,56 +144,37 @@ class CommittedOffsets:
 
     def __init__(
         self,
-        *,
-        offsets_logs: OffsetsLogs,
+        storage: OffsetsStorage,
         index: OffsetIndex,
-        data_logs: DataLogs,
-        offsets_log_count: int,
-        own_logs: Sequence[LogId] | None = None,
         membership: Membership,
-        transactions: Transactions,
-        coordinates: Callable[[str], bool] = lambda _transactional_id: True,
-        hear_coordinator: Callable[[str], Awaitable[None]] | None = None,
+        producers: OffsetProducers,
         topics: TopicIds,
-        commit_bytes_max: int,
-        retention_ms: int,
-        check_interval_ms: int,
+        settings: OffsetsSettings,
+        *,
         now_ms: Callable[[], int],
     ) -> None:
-        """`commit_bytes_max` bounds one commit as it is journaled; the others are `offsets.…` settings.
-
-        `index` is told of the transactions that are decided (`OffsetIndex.decided`), and by `membership` which groups
-        it does not remember any more (`OffsetIndex.members_left`). `own_logs` are the offsets logs that are led here;
-        None: all of them. `coordinates` says of which transactional ids `transactions` is the coordinator;
-        `hear_coordinator`, with several shards, as that of `Broker`.
+        """`index` is told of the transactions that are decided (`OffsetIndex.decided`), and by `membership` which
+        groups it does not remember any more (`OffsetIndex.members_left`).
         """
-        self._logs = offsets_logs
-        self._data_logs = data_logs
-        self._log_count = offsets_log_count
-        self._own_logs = own_logs
+        self._storage = storage
+        self._logs = storage.logs
+        self._data_logs = storage.data_logs
+        self._index = index
         self._membership = membership
-        self._transactions = transactions
-        self._coordinates = coordinates
-        self._hear_coordinator = hear_coordinator
+        self._producers = producers
         self._topics = topics
-        self._commit_bytes_max = commit_bytes_max
-        self._retention_ms = retention_ms
-        self._check_interval_ms = check_interval_ms
+        self._settings = settings
         self._now_ms = now_ms
         self._started_ms = now_ms()
-        self._index = index
-        self._latest_connections: dict[ProducerId, _Latest] = {}
         self._topic_is_gone = trio.Event()
 
     def log_of(self, group: str) -> LogId:
         """The offsets log that holds all offsets of `group`."""
-        return LogId.of_offsets(crc32c(group.encode()) % self._log_count)
+        return LogId.of_offsets(crc32c(group.encode()) % self._storage.log_count)
 
     def logs(self) -> Sequence[LogId]:
         """The offsets logs that are led here."""
-        if self._own_logs is not None:
-            return self._own_logs
-        return [LogId.of_offsets(number) for number in range(self._log_count)]
+        return self._storage.own_logs
 
     async def load(self) -> None:
         """Learn which groups have offsets, once all that was decided before the start is copied, and what is pending.
@@ -229,7 +208,7 @@ class CommittedOffsets:
         """
         now_ms = self._now_ms()
         payload = _encode(group, offsets, now_ms)
-        if len(payload) > self._commit_bytes_max:
+        if len(payload) > self._settings.commit_bytes_max:
             return OffsetRefusal.TOO_LARGE
         log = self.log_of(group)
 
@@ -258,22 +237,21 @@ class CommittedOffsets:
         """
         now_ms = self._now_ms()
         payload = _encode(group, offsets, now_ms)
-        if len(payload) > self._commit_bytes_max:
+        if len(payload) > self._settings.commit_bytes_max:
             return OffsetRefusal.TOO_LARGE
         log = self.log_of(group)
 
         def refusal() -> Refusal | GroupRefusal | None:
-            return self._may_speak(producer) or self._may_commit(group, sender, transactional=True)
+            return self._producers.may_write(producer) or self._may_commit(group, sender, transactional=True)
 
         with trio.move_on_after(PATIENCE_S):
-            if self._hear_coordinator is not None:
-                await self._hear_coordinator(producer.transactional_id)
+            await self._producers.hear(producer)
             outcome = await self._logs.append_offsets_in_transaction(
                 log, producer.producer_id, producer.epoch, payload, unless=refusal
             )
             if isinstance(outcome, RefusedAppend | GroupRefusal | Refusal):
                 return outcome
-            self._latest_connections[producer.producer_id] = _Latest(producer.epoch, producer.connection, now_ms)
+            self._producers.wrote(producer, now_ms)
             self._index.pend(log, outcome, group, [new.partition for new in offsets])
             return None
         return OffsetRefusal.TIMED_OUT
@@ -282,29 +260,6 @@ class CommittedOffsets:
         return self._membership.may_commit(
             group, sender.member_id, sender.instance_id, sender.generation, transactional=transactional
         )
-
-    def _may_speak(self, producer: TransactionalProducer) -> Refusal | None:
-        """Whether the producer is its transactional id's current one, as far as the coordinator knows.
-
-        If the coordinator is another shard's, the log itself decides: by the transaction that it has open.
-        """
-        known = self._transactions.describe(producer.transactional_id)
-        if known is None and not self._coordinates(producer.transactional_id):
-            return self._late(producer)
-        if known is None or self._transactions.producer_id_of(producer.transactional_id) != producer.producer_id:
-            return Refusal.UNKNOWN_PRODUCER_ID_MAPPING
-        if self._transactions.epoch_of(producer.producer_id) != producer.epoch:
-            return Refusal.FENCED
-        if known.state == IdState.MUST_ABORT.name:
-            return Refusal.MUST_ABORT
-        return self._late(producer)
-
-    def _late(self, producer: TransactionalProducer) -> Refusal | None:
-        """Whether the request was overtaken, on a later connection, by another one of the same epoch."""
-        latest = self._latest_connections.get(producer.producer_id)
-        if latest is None:
-            return None
-        return Refusal.LATE if latest.epoch == producer.epoch and producer.connection < latest.connection else None
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -467,10 +422,11 @@ class CommittedOffsets:
                 refused = True
             else:
                 refused = False
-            self._forget_connections()
-            pause_s = min(SWEEP_PAUSE_S, self._check_interval_ms / 1000)
+            self._producers.forget_expired()
+            interval_s = self._settings.check_interval_ms / 1000
+            pause_s = min(SWEEP_PAUSE_S, interval_s)
             await trio.sleep(pause_s)
-            with trio.move_on_after(self._check_interval_ms / 1000 - pause_s):
+            with trio.move_on_after(interval_s - pause_s):
                 await self._topic_is_gone.wait()
 
     async def _sweep(self) -> None:
@@ -494,18 +450,10 @@ class CommittedOffsets:
 
     def _has_had_its_time(self, use: GroupUse, key: OffsetKey, value: CommittedOffset) -> bool:
         topic = self._topics.topic_by_id(UUID(hex=key.topic))
+        retention_ms = self._settings.retention_ms
         return topic is None or is_expired(
-            topic.name, value.commit_timestamp_ms, use, retention_ms=self._retention_ms, now_ms=self._now_ms()
+            topic.name, value.commit_timestamp_ms, use, retention_ms=retention_ms, now_ms=self._now_ms()
         )
-
-    def _forget_connections(self) -> None:
-        for producer_id, latest in list(self._latest_connections.items()):
-            if self._transactions.epoch_of(producer_id) is None and not self._may_be_foreign(latest):
-                del self._latest_connections[producer_id]
-
-    def _may_be_foreign(self, latest: _Latest) -> bool:
-        """Whether the producer may be another shard's, and requests of it on their way."""
-        return self._own_logs is not None and self._now_ms() - latest.used_ms < FOREIGN_CONNECTIONS_KEPT_MS
 
 
 def _encode(group: str, offsets: Sequence[NewOffset], now_ms: int) -> bytes:

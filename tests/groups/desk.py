@@ -5,18 +5,18 @@ Fault model: that of `tests/shard/runs.py`. The doubles say what a test has put 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from coordinator.answers import Description
 from coordinator.messages import Expected
 from fairlog.cluster.interface import Topic
-from fairlog.groups.committed import CommittedOffsets
+from fairlog.groups.committed import CommittedOffsets, OffsetsSettings, OffsetsStorage
 from fairlog.groups.interface import GroupDescription, GroupRefusal
 from fairlog.groups.offset_index import Partition
+from fairlog.groups.offset_producers import OffsetProducers, OtherCoordinators
 from fairlog.groups.offset_values import CommitRefusal, CommitUnderWay, NewOffset, Sender, TransactionalProducer
 from fairlog.groups.states import GroupState
 from fairlog_types import LogId, ProducerEpoch, ProducerId, TxId
@@ -26,6 +26,7 @@ from tests.shard.runs import A, Run
 TOPIC = Topic("t", UUID(int=1), 3, {}, 0)
 """Its logs are A, B and C of `tests.shard.runs`."""
 OTHER = Topic("u", UUID(int=2), 1, {}, 0)
+ALL_LOGS = [LogId.of_offsets(number) for number in range(4)]
 HOUR_MS = 3_600_000
 
 
@@ -119,6 +120,7 @@ class Desk:
     members: Members
     ids: Ids
     topics: Topics
+    producers: OffsetProducers
 
     async def commit(self, group: str, *offsets: NewOffset, sender: Sender = Sender()) -> CommitRefusal | None:  # noqa: B008
         """A whole plain commit, waited for."""
@@ -175,25 +177,28 @@ class Desk:
 
 @asynccontextmanager
 async def open_desk_over(
-    run: Run, *, prepared: Decision | None = None, refused: Decision | None = None, **settings: Any
+    run: Run,
+    *,
+    prepared: Decision | None = None,
+    refused: Decision | None = None,
+    own_logs: Sequence[LogId] = ALL_LOGS,
+    others: OtherCoordinators | None = None,
+    **settings: int,
 ) -> AsyncGenerator[Desk, None]:
-    """`prepared` and `refused` are what the coordinator says again of the last run, and how it turns out."""
+    """`prepared` and `refused` are what the coordinator says again of the last run, and how it turns out.
+
+    `own_logs` are those that are led here, if there are `others`; `settings` those that are not as usual.
+    """
     members, ids, topics = Members(), Ids(), Topics()
-    choices: dict[str, Any] = {
-        "commit_bytes_max": 65_536,
-        "retention_ms": HOUR_MS,
-        "check_interval_ms": 10,
-        "offsets_log_count": 4,
-    }
+    producers = OffsetProducers(ids, others, now_ms=run.clock)
     offsets = CommittedOffsets(
-        offsets_logs=OffsetsLogs(run.partitions),
-        index=run.offset_index,
-        data_logs=run.data_logs,
-        membership=members,
-        transactions=ids,
-        topics=topics,
+        OffsetsStorage(len(ALL_LOGS), own_logs, OffsetsLogs(run.partitions), run.data_logs),
+        run.offset_index,
+        members,
+        producers,
+        topics,
+        replace(OffsetsSettings(commit_bytes_max=65_536, retention_ms=HOUR_MS, check_interval_ms=10), **settings),
         now_ms=run.clock,
-        **choices | settings,
     )
     await run.lead((A, *offsets.logs()))
     for txid, expected in filter(None, (prepared, refused)):
@@ -205,4 +210,4 @@ async def open_desk_over(
             run.discard(txid, *expected)
     await run.serve()
     await offsets.load()
-    yield Desk(run, offsets, members, ids, topics)
+    yield Desk(run, offsets, members, ids, topics, producers)

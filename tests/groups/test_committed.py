@@ -643,11 +643,10 @@ async def test_latest_connections_are_forgotten_with_their_producers(open_desk) 
             await desk.begin(transaction(number), "g")
             await desk.commit_in(transaction(number), "g", new(number))
             await desk.end(transaction(number), "g")
-        latest = desk.offsets._latest_connections
-        assert len(latest) == 20
+        assert desk.producers.remembered == 20
         desk.ids.gone |= set(range(19))
         nursery.start_soon(desk.offsets.run)
-        await until(lambda: len(latest) == 1)
+        await until(lambda: desk.producers.remembered == 1)
         nursery.cancel_scope.cancel()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import trio.testing
 from coordinator.answers import Refusal
 from coordinator.messages import ApplyCommit, Prepare
 from fairlog.groups import committed
-from fairlog.groups.committed import FOREIGN_CONNECTIONS_KEPT_MS
+from fairlog.groups.offset_producers import FOREIGN_CONNECTIONS_KEPT_MS
 from fairlog.groups.offset_values import OffsetRefusal
 from fairlog_types import LeaderEpoch, LogId, ShardNumber, StorageFailure
 from partition.answers import RefusedAppend
@@ -23,10 +24,33 @@ T0, T1 = transaction(7), transaction(7, 1)
 OWN = [LogId.of_offsets(number) for number in (1, 3)]
 
 
+@dataclass
+class Elsewhere:
+    """Other shards. An `OtherCoordinators`."""
+
+    has_all: bool = True
+    """Every transactional id, or none."""
+    heard: trio.Event = field(default_factory=trio.Event)
+    """Until it is set, none of them has said what goes on."""
+
+    def coordinate(self, _transactional_id: str) -> bool:
+        return self.has_all
+
+    async def hear(self, _transactional_id: str) -> None:
+        await self.heard.wait()
+
+
 @pytest.fixture
-def shard() -> dict[str, Any]:
+def others() -> Elsewhere:
+    others = Elsewhere()
+    others.heard.set()
+    return others
+
+
+@pytest.fixture
+def shard(others: Elsewhere) -> dict[str, Any]:
     """How the offsets of one shard of several are set up; no transactional id is coordinated here."""
-    return {"own_logs": OWN, "coordinates": lambda _transactional_id: False}
+    return {"own_logs": OWN, "others": others}
 
 
 def own_group(desk: Desk) -> str:
@@ -69,11 +93,10 @@ async def test_offsets_of_another_shards_producer_are_refused_by_what_the_log_kn
         await desk.end(later, group)
 
 
-async def test_offsets_wait_until_their_coordinator_has_said_what_goes_on(open_desk, shard) -> None:
+async def test_offsets_wait_until_their_coordinator_has_said_what_goes_on(open_desk, shard, others) -> None:
     """After a restart the log does not know yet that the transaction is open."""
-    heard = trio.Event()
-    hearing = {"hear_coordinator": lambda _transactional_id: heard.wait()}
-    async with open_desk(**shard | hearing) as desk, trio.open_nursery() as nursery:
+    heard = others.heard = trio.Event()
+    async with open_desk(**shard) as desk, trio.open_nursery() as nursery:
         group = own_group(desk)
         desk.ids.gone.add(7)
         answers: list[object] = []
@@ -94,11 +117,12 @@ async def test_offsets_wait_until_their_coordinator_has_said_what_goes_on(open_d
 
 
 async def test_offsets_whose_coordinator_says_nothing_in_time_are_to_be_sent_again(
-    open_desk, shard, monkeypatch: pytest.MonkeyPatch
+    open_desk, shard, others, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing was written."""
     monkeypatch.setattr(committed, "PATIENCE_S", 0.05)
-    async with open_desk(**shard | {"hear_coordinator": lambda _transactional_id: trio.Event().wait()}) as desk:
+    others.heard = trio.Event()
+    async with open_desk(**shard) as desk:
         group = own_group(desk)
         await desk.begin(T0, group)
         assert await desk.commit_in(T0, group, new(1)) is OffsetRefusal.TIMED_OUT
@@ -106,9 +130,10 @@ async def test_offsets_whose_coordinator_says_nothing_in_time_are_to_be_sent_aga
         assert await desk.of_t(group) is None
 
 
-async def test_offsets_of_an_unknown_id_that_is_coordinated_here_are_refused(open_desk, shard) -> None:
+async def test_offsets_of_an_unknown_id_that_is_coordinated_here_are_refused(open_desk, shard, others) -> None:
     """It has expired, or there never was one."""
-    async with open_desk(**shard | {"coordinates": lambda _transactional_id: True}) as desk:
+    others.has_all = False
+    async with open_desk(**shard) as desk:
         group = own_group(desk)
         desk.ids.gone.add(7)
         await desk.begin(T0, group)
@@ -146,9 +171,9 @@ async def test_connections_of_other_shards_producers_are_forgotten_in_time(open_
         nursery.start_soon(desk.offsets.run)
         desk.run.clock.ms += FOREIGN_CONNECTIONS_KEPT_MS - 1
         await several_looks(desk)
-        assert len(desk.offsets._latest_connections) == 1
+        assert desk.producers.remembered == 1
         desk.run.clock.ms += 1
-        await until(lambda: not desk.offsets._latest_connections)
+        await until(lambda: not desk.producers.remembered)
         nursery.cancel_scope.cancel()
 
 

@@ -23,8 +23,9 @@ from datalog.batch import parse_stored_header
 from datalog.control_batch import decode_control_batch
 from datalog.environment import LmdbDataLogs
 from datalog.interface import ReadRequest, ReadResult
-from fairlog.groups.committed import CommittedOffsets
+from fairlog.groups.committed import CommittedOffsets, OffsetsSettings, OffsetsStorage
 from fairlog.groups.offset_index import OffsetIndex
+from fairlog.groups.offset_producers import OffsetProducers
 from fairlog.groups.offset_values import NewOffset, Sender, TransactionalProducer
 from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, TxId
 from partition.answers import DuplicateOf, RefusedAppend
@@ -162,16 +163,12 @@ def _first(group: BaseException) -> BaseException:
 def _make_offsets(shard: Shard, index: OffsetIndex) -> CommittedOffsets:
     members: Any = _NoMembers()
     return CommittedOffsets(
-        offsets_logs=OffsetsLogs(shard.partitions),
-        index=index,
-        data_logs=shard.data_logs,
-        offsets_log_count=1,
-        membership=members,
-        transactions=shard.coordinator,
-        topics=_NoTopics(),
-        commit_bytes_max=10_000,
-        retention_ms=3_600_000,
-        check_interval_ms=3_600_000,
+        OffsetsStorage(1, [LogId.of_offsets(0)], OffsetsLogs(shard.partitions), shard.data_logs),
+        index,
+        members,
+        OffsetProducers(shard.coordinator, now_ms=lambda: 0),
+        _NoTopics(),
+        OffsetsSettings(commit_bytes_max=10_000, retention_ms=3_600_000, check_interval_ms=3_600_000),
         now_ms=lambda: 0,
     )
 
