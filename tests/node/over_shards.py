@@ -26,9 +26,10 @@ WAIT_S = 60.0
 ROUTES_S = 15.0
 IDS = 60
 """Some of each shard."""
-PAUSE_S = 0.05
+PAUSE_S = 0.2
 """Between two transactions, so that writers leave something of two processors to others."""
-CUT_S = 5.0
+CUT_S = 25.0
+"""The node itself gives up after some twenty seconds, and says why."""
 
 
 def await_that(what: Callable[[], object], said: str, node: NodeProcess, within_s: float = WAIT_S) -> None:

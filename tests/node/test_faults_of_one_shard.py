@@ -215,8 +215,6 @@ def test_process_that_is_stopped_for_a_minute_wakes_and_goes_on(tmp_path: Path) 
             each.wake()
         for each in trials:
             assert_goes_on(each.node, each.writers)
-            cuts = len(each.cutter.cuts)
-            await_that(lambda each=each, cuts=cuts: len(each.cutter.cuts) > cuts, "a cut is taken", each.node)
         for each in trials:
             each.end()
 
@@ -249,8 +247,11 @@ class Stopped:
         os.kill(self._pid, signal.SIGCONT)
 
     def end(self) -> None:
-        for each in (*self.writers, self.cutter):
-            each.stop()
+        for writer in self.writers:
+            writer.stop()
+        had = len(self.cutter.cuts)
+        await_that(lambda: len(self.cutter.cuts) > had, "a cut is taken", self.node)
+        self.cutter.stop()
         assert self.node.pids.count(self._pid) == 1, "it is the process that was stopped, and none in its place"
         assert_whole(self._where, self.writers, {}, self.cutter.cuts)
         assert self.node.stop() == 0, self.node.log_tail()
