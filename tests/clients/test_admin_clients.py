@@ -89,6 +89,11 @@ def confluent(node: NodeProcess) -> AdminClient:
     return AdminClient({"bootstrap.servers": node.address})
 
 
+def broker_ids(node: NodeProcess) -> list[int]:
+    """As clients have them: each process is a broker."""
+    return list(range(1, node.processes + 1))
+
+
 def done(futures: dict[Any, Future[Result]]) -> Result:
     """The result of the only one. Raises what it raises."""
     (future,) = futures.values()
@@ -157,15 +162,16 @@ def test_confluent_is_refused_configs_by_name(confluent: AdminClient, new_topic:
         done(confluent.describe_configs([ConfigResource(ResourceType.TOPIC, "never-made")]))
 
 
-def test_confluent_sees_the_cluster_and_its_broker(confluent: AdminClient) -> None:
-    """DescribeCluster, and the broker's settings under Kafka's names."""
+def test_confluent_sees_the_cluster_and_its_brokers(confluent: AdminClient, node: NodeProcess) -> None:
+    """DescribeCluster, and the settings of each broker under Kafka's names."""
     cluster = confluent.describe_cluster().result(timeout=WAIT_S)
     assert len(cluster.cluster_id) == 22
-    assert [each.id for each in cluster.nodes] == [cluster.controller.id] == [1]
-    configs = done(confluent.describe_configs([ConfigResource(ResourceType.BROKER, "1")]))
-    assert (configs["num.partitions"].value, configs["num.partitions"].is_read_only) == ("1", True)
-    cleanup = configs["transaction.abort.timed.out.transaction.cleanup.interval.ms"]
-    assert (cleanup.value, cleanup.source) == ("100", ConfigSource.STATIC_BROKER_CONFIG.value)
+    assert (sorted(each.id for each in cluster.nodes), cluster.controller.id) == (broker_ids(node), 1)
+    for broker_id in broker_ids(node):
+        configs = done(confluent.describe_configs([ConfigResource(ResourceType.BROKER, str(broker_id))]))
+        assert (configs["num.partitions"].value, configs["num.partitions"].is_read_only) == ("1", True)
+        cleanup = configs["transaction.abort.timed.out.transaction.cleanup.interval.ms"]
+        assert (cleanup.value, cleanup.source) == ("100", ConfigSource.STATIC_BROKER_CONFIG.value)
 
 
 def test_confluent_adds_partitions(confluent: AdminClient, node: NodeProcess, new_topic: MakeTopic) -> None:
@@ -351,10 +357,11 @@ def test_kafka_python_is_refused_configs_by_name(python: KafkaAdminClient, new_t
     assert "num.partitions of a broker is read-only" in result["broker"]["1"]
 
 
-def test_kafka_python_sees_the_cluster_and_its_broker(python: KafkaAdminClient) -> None:
-    """DescribeCluster, and the broker's settings."""
+def test_kafka_python_sees_the_cluster_and_its_brokers(python: KafkaAdminClient, node: NodeProcess) -> None:
+    """DescribeCluster, and a broker's settings."""
     cluster = python.describe_cluster()
-    assert (cluster["controller_id"], [each["broker_id"] for each in cluster["brokers"]]) == (1, [1])
+    assert sorted(each["broker_id"] for each in cluster["brokers"]) == broker_ids(node)
+    assert cluster["controller_id"] == 1
     broker = python.describe_configs([PythonConfigResource("BROKER", "1")], config_filter="all")["broker"]["1"]
     assert broker["auto.create.topics.enable"]["value"] == "true"
 
@@ -514,7 +521,7 @@ def test_aiokafka_adds_partitions_and_deletes_records(node: NodeProcess, new_top
         with pytest.raises(aiokafka.errors.OffsetOutOfRangeError):
             await client.delete_records({partition(topic, 0): RecordsToDelete(6)})
         cluster = await client.describe_cluster()
-        assert [each["node_id"] for each in cluster["brokers"]] == [1]
+        assert sorted(each["node_id"] for each in cluster["brokers"]) == broker_ids(node)
 
     run(node, use)
     assert start_and_end(node.address, topic, 0) == (2, 5)

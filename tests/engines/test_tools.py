@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 
 from scripts.node_process import NodeProcess
 from tests.clients.modes import BOTH_MODES, MODE_CONFIG, Mode
+from tests.clients.raw_client import leader_id_of
 from tests.engines import programs, topics
 from tests.engines.conftest import ENVIRONMENT
 from tests.engines.jvm import PLATFORM
@@ -78,9 +79,9 @@ def test_kafka_topics_makes_alters_and_deletes(node: NodeProcess, tool: Tool) ->
     assert "PartitionCount: 3" in head
     assert "retention.ms=3600000" in head
     fields = [dict(field.partition(":")[::2] for field in line.strip().split("\t")) for line in partitions]
-    assert [(each["Partition"].strip(), each["Leader"].strip(), each["Isr"].strip()) for each in fields] == [
-        (str(number), "1", "1") for number in range(3)
-    ]
+    assert [each["Partition"].strip() for each in fields] == ["0", "1", "2"]
+    assert [each["Leader"] for each in fields] == [each["Isr"] for each in fields]
+    assert {int(each["Leader"]) for each in fields} == set(range(1, min(3, node.processes) + 1))
     assert "made" in tool("kafka-topics", "--list")
     tool("kafka-topics", "--delete", "--topic", "made")
     assert "made" not in tool("kafka-topics", "--list")
@@ -227,44 +228,49 @@ def test_verifiable_producer_and_consumer_agree(node: NodeProcess, tool: Tool) -
     assert read == sent
 
 
-def test_kafka_cluster_and_api_versions_know_the_node(node: NodeProcess, tool: Tool) -> None:
-    """The cluster's one node is told with its address, and with the versions of each API."""
+def test_kafka_cluster_and_api_versions_know_the_brokers(node: NodeProcess, tool: Tool) -> None:
+    """Each broker of the cluster is told with its address, and with the versions of each API."""
     endpoints = rows(tool("kafka-cluster", "list-endpoints"))
-    assert [f"{row['HOST']}:{row['PORT']}" for row in endpoints] == [node.address]
+    assert sorted(f"{row['HOST']}:{row['PORT']}" for row in endpoints) == sorted(node.addresses)
     versions = tool("kafka-broker-api-versions")
-    assert versions[0].startswith(f"{node.address} (id: 1 ")
+    told = sorted(line.partition(" (id: ")[::2] for line in versions if "(id: " in line)
+    assert [(address, rest.split()[0]) for address, rest in told] == sorted(
+        (address, str(broker_id)) for broker_id, address in enumerate(node.addresses, 1)
+    )
     assert any("Produce(0)" in line for line in versions)
     assert not any("UNSUPPORTED" in line for line in versions if "Produce(0)" in line or "Fetch(1)" in line)
 
 
 def test_kafka_log_dirs_tells_what_partitions_take(node: NodeProcess, tool: Tool) -> None:
-    """The node's directory, with the partitions of the topic; what was written to takes room."""
+    """The node's directory at each broker, with the partitions that it leads; what was written to takes room."""
     topics.make(node.address, "weighed", 2)
     topics.fill_partition(node.address, "weighed", 1, [("k", "v" * 1000)])
     [answer] = [line for line in tool("kafka-log-dirs", "--describe", "--topic-list", "weighed") if line[:1] == "{"]
-    [directory] = json.loads(answer)["brokers"][0]["logDirs"]
-    assert directory["error"] is None
-    assert directory["logDir"] == str(node.data_dir)
-    sizes = {each["partition"]: each["size"] for each in directory["partitions"]}
+    brokers = json.loads(answer)["brokers"]
+    assert len(brokers) == node.processes
+    directories = [directory for broker in brokers for directory in broker["logDirs"]]
+    assert [(each["error"], each["logDir"]) for each in directories] == [(None, str(node.data_dir))] * node.processes
+    sizes = {each["partition"]: each["size"] for directory in directories for each in directory["partitions"]}
     assert set(sizes) == {"weighed-0", "weighed-1"}
     assert sizes["weighed-1"] > 1000
 
 
-def test_tools_of_a_cluster_find_one_node_that_has_everything(node: NodeProcess, tool: Tool, tmp_path: Path) -> None:
-    """The quorum is the node; an election and a reassignment change nothing, and say that they are done."""
+def test_tools_of_a_cluster_find_nothing_to_be_done(node: NodeProcess, tool: Tool, tmp_path: Path) -> None:
+    """The quorum is the first broker; an election and a reassignment change nothing, and say that they are done."""
     topics.make(node.address, "led")
+    leader = leader_id_of(node.address, "led", 0)
     status = dict(line.split(":", 1) for line in tool("kafka-metadata-quorum", "describe", "--status"))
     assert (status["LeaderId"].strip(), status["MaxFollowerLag"].strip()) == ("1", "0")
     tool("kafka-leader-election", "--election-type", "preferred", "--topic", "led", "--partition", "0")
     wanted = tmp_path / "reassignment.json"
     wanted.write_text(
-        json.dumps({"version": 1, "partitions": [{"topic": "led", "partition": 0, "replicas": [1]}]}), "utf-8"
+        json.dumps({"version": 1, "partitions": [{"topic": "led", "partition": 0, "replicas": [leader]}]}), "utf-8"
     )
     tool("kafka-reassign-partitions", "--reassignment-json-file", str(wanted), "--execute")
     assert "Reassignment of partition led-0 is completed." in tool(
         "kafka-reassign-partitions", "--reassignment-json-file", str(wanted), "--verify"
     )
     assert tool("kafka-reassign-partitions", "--list") == ["No partition reassignments found."]
-    assert "\tTopic: led\tPartition: 0\tLeader: 1\tReplicas: 1\tIsr: 1" in "".join(
+    assert f"\tTopic: led\tPartition: 0\tLeader: {leader}\tReplicas: {leader}\tIsr: {leader}" in "".join(
         tool("kafka-topics", "--describe", "--topic", "led")
     )
