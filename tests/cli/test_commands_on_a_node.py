@@ -22,7 +22,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int) -> Ite
     """A node of its own, which the commands find by FAIRLOG_BOOTSTRAP."""
     node = NodeProcess(tmp_path / "data", processes=processes)
     node.start()
-    monkeypatch.setenv("FAIRLOG_BOOTSTRAP", node.address)
+    monkeypatch.setenv("FAIRLOG_BOOTSTRAP", node.addresses[-1])
     yield node
     assert node.stop() == 0, node.log_tail()
 
@@ -111,7 +111,7 @@ def test_members_of_a_group_are_listed_with_it_and_committed_in_its_order(
     separator = {"FAIRLOG_TRANSACTIONS_GROUP_SEPARATOR": "::"}
     node = NodeProcess(tmp_path / "data", separator, processes=processes)
     node.start()
-    monkeypatch.setenv("FAIRLOG_BOOTSTRAP", node.address)
+    monkeypatch.setenv("FAIRLOG_BOOTSTRAP", node.addresses[-1])
     assert fairlog("topic", "create", "orders", "--partitions", "2")[0] == 0
     ids = ("orders::1", "orders::2", "alone")
     producers = [Producer({"bootstrap.servers": node.address, "transactional.id": each}) for each in ids]

@@ -29,7 +29,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int) -> Ite
     """A node with the topic `orders`: two partitions with ten records each. Commands find it by FAIRLOG_BOOTSTRAP."""
     node = NodeProcess(tmp_path / "data", processes=processes)
     node.start()
-    monkeypatch.setenv("FAIRLOG_BOOTSTRAP", node.address)
+    monkeypatch.setenv("FAIRLOG_BOOTSTRAP", node.addresses[-1])
     admin = AdminClient({"bootstrap.servers": node.address})
     admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result(timeout=WAIT_S)
     write(node, 10)

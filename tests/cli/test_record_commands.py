@@ -25,6 +25,7 @@ from fairlog.config_values import Address
 from scripts.node_process import ROOT, NodeProcess
 from tests.cli.processes import FAIRLOG
 from tests.clients.raw_client import RawClient, batch_with_header
+from tests.processes import one_process_only
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +52,7 @@ def run(node: NodeProcess) -> Callable[..., tuple[int, str, str]]:
             input=lines.encode() if isinstance(lines, str) else lines,
             capture_output=True,
             cwd=ROOT,
-            env=os.environ | {"FAIRLOG_BOOTSTRAP": node.address},
+            env=os.environ | {"FAIRLOG_BOOTSTRAP": node.addresses[-1]},
             timeout=WAIT_S,
         )
         return done.returncode, done.stdout.decode(), done.stderr.decode()
@@ -91,7 +92,10 @@ def here(node: NodeProcess) -> str:
     return make_topic(node, "here", 1)
 
 
-@pytest.fixture(params=["node", "directory"])
+OF_ONE_SHARD = one_process_only("the directory of several shards is read through the node")
+
+
+@pytest.fixture(params=["node", pytest.param("directory", marks=OF_ONE_SHARD)])
 def source(request: pytest.FixtureRequest, node: NodeProcess) -> list[str]:
     """The options of both ways to read."""
     return ["--data-dir", str(node.data_dir)] if request.param == "directory" else []
@@ -109,7 +113,7 @@ def spawn(node: NodeProcess, *arguments: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env=os.environ | {"FAIRLOG_BOOTSTRAP": node.address},
+        env=os.environ | {"FAIRLOG_BOOTSTRAP": node.addresses[-1]},
     )
 
 
@@ -130,6 +134,7 @@ def test_lines_come_out_as_they_went_in(run: Run, topic: str, source: list[str])
     assert abs(found[0]["timestamp_ms"] / 1000 - time.time()) < 60  # pyright: ignore
 
 
+@OF_ONE_SHARD
 def test_header_that_the_client_cannot_read_is_said_in_a_sentence(node: NodeProcess, run: Run) -> None:
     """Its name is no UTF-8. The command's own reader of the directory can, and shows it."""
     topic = make_topic(node, "no-utf-8", 1)
@@ -265,7 +270,7 @@ def test_consume_follows_until_it_is_told_to_stop(node: NodeProcess, topic: str,
         process.communicate()
 
 
-@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("direct", [False, pytest.param(True, marks=OF_ONE_SHARD)])
 def test_reading_until_the_end_ends_where_the_topic_ended_when_it_began(
     node: NodeProcess, topic: str, direct: bool
 ) -> None:
@@ -274,7 +279,9 @@ def test_reading_until_the_end_ends_where_the_topic_ended_when_it_began(
     write(node, topic, b"3", partition=1)
     selection = Selection((topic,), None, Start.EARLIEST, None, until_end=True)
     opened = (
-        open_directory(node.data_dir, selection) if direct else open_node(Address.parse(node.address), selection, None)
+        open_directory(node.data_dir, selection)
+        if direct
+        else open_node(Address.parse(node.addresses[-1]), selection, None)
     )
     with opened as reading:
         write(node, topic, b"late")
@@ -302,6 +309,7 @@ def test_consume_waits_for_a_node_that_is_restarted(tmp_path: Path, processes: i
         node.kill()
 
 
+@OF_ONE_SHARD
 def test_consume_reads_the_directory_of_a_node_that_is_stopped(tmp_path: Path, processes: int) -> None:
     """No broker is needed, and nothing is written there."""
     node = NodeProcess(tmp_path / "data", processes=processes)
@@ -414,7 +422,7 @@ def test_records_are_a_table_on_a_terminal(node: NodeProcess, run: Run, topic: s
         [*FAIRLOG, "consume", topic, "--until-end"],
         stdout=theirs,
         cwd=ROOT,
-        env=os.environ | {"FAIRLOG_BOOTSTRAP": node.address, "COLUMNS": "110", "TERM": "dumb"},
+        env=os.environ | {"FAIRLOG_BOOTSTRAP": node.addresses[-1], "COLUMNS": "110", "TERM": "dumb"},
     )
     os.close(theirs)
     shown = b""
@@ -450,10 +458,14 @@ def test_records_are_a_line_each_in_a_pipe(run: Run, topic: str, source: list[st
     ("arguments", "sentence"),
     [
         (["consume", "nowhere"], "there is no topic nowhere"),
-        (["consume", "nowhere", "--data-dir", "DATA"], "there is no topic nowhere"),
+        pytest.param(["consume", "nowhere", "--data-dir", "DATA"], "there is no topic nowhere", marks=OF_ONE_SHARD),
         (["consume", "here", "--data-dir", "/dev/null"], "/dev/null is not the data directory of a node"),
         (["consume", "here", "--offset", "1"], "partition 0 of here goes from offset 0 to 0, not to 1"),
-        (["consume", "here", "--offset", "1", "--data-dir", "DATA"], "partition 0 of here goes from offset 0 to 0"),
+        pytest.param(
+            ["consume", "here", "--offset", "1", "--data-dir", "DATA"],
+            "partition 0 of here goes from offset 0 to 0",
+            marks=OF_ONE_SHARD,
+        ),
         (["consume", "here", "--partition", "1"], "topic here has no partition 1; it has 1, from 0"),
         (["produce", "nowhere"], "there is no topic nowhere; create it with: fairlog topic create nowhere"),
     ],
@@ -488,6 +500,7 @@ def test_options_that_exclude_each_other_are_refused(fairlog: Run, arguments: Se
     assert err.startswith("Usage: fairlog ")
 
 
+@OF_ONE_SHARD
 def test_records_without_the_stock_client_name_the_extra(node: NodeProcess, here: str) -> None:
     """A node's installation has no confluent-kafka: the message says what to install. The directory needs none."""
     program = """
@@ -506,7 +519,7 @@ main()
             capture_output=True,
             text=True,
             cwd=ROOT,
-            env=os.environ | {"FAIRLOG_BOOTSTRAP": node.address},
+            env=os.environ | {"FAIRLOG_BOOTSTRAP": node.addresses[-1]},
             timeout=WAIT_S,
         )
 

@@ -149,8 +149,13 @@ def read_all(node: NodeProcess, topic: str = TOPIC, isolation: str = "read_uncom
 
 
 def sink_of(job: Job) -> SinkDescription:
-    with job.connect() as native:
-        return next(sink for sink in native.sinks() if sink.sink == job.sink)
+    """As the one broker says that has it."""
+    found: list[SinkDescription] = []
+    for address in job.node.addresses:
+        with Native.connect(address) as native:
+            found += [sink for sink in native.sinks() if sink.sink == job.sink]
+    (sink,) = found
+    return sink
 
 
 # --- the good way ---------------------------------------------------------------------------------------------
@@ -192,7 +197,7 @@ def test_batches_follow_each_other_and_slots_are_used_again(new_job):
         f"{job.sink} {batch}.{partition}" for batch in range(3) for partition in (0, 1)
     ]
     listed = subprocess.run(
-        [sys.executable, "-m", "fairlog.cli", "txn", "list", "--json", "--bootstrap", job.node.address],
+        [sys.executable, "-m", "fairlog.cli", "txn", "list", "--json", "--bootstrap", job.node.addresses[-1]],
         cwd=ROOT, check=True, capture_output=True,
     )  # fmt: skip
     names = [each["transactional_id"] for each in json.loads(listed.stdout)]
@@ -393,7 +398,7 @@ def test_batch_that_is_aborted_can_be_written_again(new_job):
 def described(node: NodeProcess, group: str) -> dict[int, int]:
     """The group's offsets in the source, as `fairlog group describe` shows them."""
     shown = subprocess.run(
-        [sys.executable, "-m", "fairlog.cli", "group", "describe", group, "--json", "--bootstrap", node.address],
+        [sys.executable, "-m", "fairlog.cli", "group", "describe", group, "--json", "--bootstrap", node.addresses[-1]],
         cwd=ROOT, check=True, capture_output=True,
     )  # fmt: skip
     return {each["partition"]: each["committed"] for each in json.loads(shown.stdout)["partitions"]}
