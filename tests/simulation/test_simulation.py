@@ -137,6 +137,7 @@ def test_simulation_finds_a_planted_bug_of_transactions_that_go_on(name: str, ve
 @pytest.mark.slow
 def test_simulation_of_several_shards_finds_nothing() -> None:
     """Fixed seeds, and fresh ones, of several processes that die one by one, or lose power together."""
+    faults = ("jumps of a wall clock", "suspensions of 10 s and more", "full disks")
     seed = f"{SystemRandom().getrandbits(40):x}"
     print(f"simulated with --shards --seed {seed}")  # noqa: T201 (shown if it fails)
     for arguments in (("--runs", "12", "--seed", "fixed"), ("--runs", "8", "--seed", seed)):
@@ -144,6 +145,7 @@ def test_simulation_of_several_shards_finds_nothing() -> None:
         assert status == 0, output
         assert re.search(r"[\d,]+ messages between shards", output), output
         assert re.search(r"[1-9][\d,]* cuts over shards,", output), output
+        assert "fixed" not in arguments or all(fault in output for fault in faults), output
 
 
 @pytest.mark.slow
@@ -178,6 +180,8 @@ def test_simulation_of_several_shards_without_faults_finds_nothing() -> None:
         ("held-with-commits-under-way", "s.84", "cut 5 has a part"),
         ("batch-apart-elsewhere", "s.25", "r0 sees a part of s1#7.8"),
         ("lost-one-ends-after-the-next-has-begun", "s.79", "would end OpenInLog"),
+        ("apply-number-skipped", "s.1", "is put in place of OpenInLog"),
+        ("time-outs-by-the-wall-clock", "s.3", "no process has ended since, and its id is EMPTY"),
     ],
 )
 def test_simulation_of_several_shards_finds_a_planted_bug(name: str, seed: str, verdict: str) -> None:
