@@ -1,9 +1,11 @@
 """Lint, format, types and import contracts: `python3 scripts/check.py`. All checks run; if one fails, the result is a
 failure.
 
-ruff check mistakes, naming, order of imports ruff format one format (`.venv/bin/ruff format` fixes it) flake8-async
-blocking calls inside async functions pyright types, strict on the packages import contracts imports run downwards only;
-pure modules stay pure (pyproject.toml, [tool.importlinter])
+    ruff check         mistakes, naming, order of imports
+    ruff format        one format (`.venv/bin/ruff format` fixes it)
+    flake8-async       blocking calls inside async functions
+    pyright            types: strict on the packages, basic on the scripts; not on the tests
+    import contracts   imports run downwards only; pure modules stay pure (pyproject.toml, [tool.importlinter])
 """
 
 from __future__ import annotations

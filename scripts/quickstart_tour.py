@@ -27,7 +27,7 @@ from itertools import groupby
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # pyright: ignore[reportPrivateImportUsage]
 from node_process import ROOT, NodeDidNotStart, NodeProcess
 from rich.console import Console
 from rich.table import Table

@@ -62,7 +62,7 @@ def main() -> int:
 def scene(address: str) -> Generator[None]:
     """Committed, aborted and hung transactions; during the block one that stays open, and some that commit."""
     from confluent_kafka import Consumer, Producer, TopicPartition
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import AdminClient, NewTopic  # pyright: ignore[reportPrivateImportUsage]
 
     topics = [NewTopic("orders", 4, 1), NewTopic("payments", 2, 1), NewTopic("shipments", 1, 1)]
     admin = AdminClient({"bootstrap.servers": address})

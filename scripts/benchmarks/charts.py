@@ -18,6 +18,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -43,7 +44,7 @@ BARS_INCHES = (9.0, 3.6)
 LABEL_LETTERS = 100
 """How many letters fit next to each other below a bar chart."""
 
-_STYLE = {
+_STYLE: dict[Any, object] = {
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.spines.right": False,

@@ -127,7 +127,7 @@ def measure(bench: Bench, peer: Peer, load: Load, round_number: int) -> Measurem
             _run(client, load, version, WARM_UP_S / 10 if bench.quick else WARM_UP_S)
     for version in VERSIONS:
         _run(client, load, version, load.warm_up_s)
-    cpu_s = dict.fromkeys(VERSIONS, 0.0)
+    cpu_s: dict[int, float] = dict.fromkeys(VERSIONS, 0.0)
     whole: dict[int, list[Ran]] = {version: [] for version in VERSIONS}
     for version in in_turns(round_number):
         before = peer.cpu_s()

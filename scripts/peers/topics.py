@@ -7,7 +7,7 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # pyright: ignore[reportPrivateImportUsage]
 
 WAIT_S = 120.0
 _POLL_S = 0.02
