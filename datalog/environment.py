@@ -37,7 +37,6 @@ import lmdb
 from datalog import layout, reader
 from datalog.batch import BadBatch
 from datalog.cuts import EndsAtCut, KnownCuts, Unindexed, find_cut
-from datalog.disk_room import make_room
 from datalog.failures import damaged, explain, storage_errors
 from datalog.handles import Database, Tables, Transaction
 from datalog.interface import (
@@ -59,6 +58,7 @@ from datalog.layout import LogRecord
 from datalog.lmdb_file import check_length
 from datalog.new_file import make_file
 from datalog.offset_entries import CommittedOffset, OffsetKey, decode_offset_entry
+from datalog.preallocation import make_room
 from datalog.reindexing import Headers, reindexing
 from datalog.stored import parse_log_untrusted
 from datalog.writer import LmdbWriter

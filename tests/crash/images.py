@@ -13,8 +13,8 @@ What is asked of each:
 - the node starts, and takes a transaction of an id that it knows;
 - what was answered by that moment is there, whole; what nobody had asked to commit is not; offsets are dense; the
   committed offsets stand where the transactions do (`tests.crash.checker`); what a consumer had read is unchanged;
-- a log with retention and one with compaction hold what they owe (`tests.crash.kept_logs`);
-- consumer groups have the members and generations that their members were told of (`tests.crash.kept_groups`).
+- a log with retention and one with compaction hold what they owe (`tests.crash.retention_load`);
+- consumer groups have the members and generations that their members were told of (`tests.crash.group_load`).
 
     python -m tests.crash.images --images 300 --seed anything
 
@@ -45,13 +45,13 @@ from tests.clients.raw_client import NONE, RawClient, batch
 from tests.clients.reading import Reader
 from tests.crash import recording, uneven_flushes
 from tests.crash.checker import Found, Reading, Violation, check, check_growth, check_offsets
+from tests.crash.group_load import GroupLoad, is_passed_by
 from tests.crash.harness import GROUPS, MIXED, SMALL, make_topics, visible_s
 from tests.crash.history import History, Outcome, PlainRecord, Transaction
-from tests.crash.kept_groups import KeptGroups, is_passed_by
-from tests.crash.kept_logs import KeptLogs
 from tests.crash.layout import Layout
 from tests.crash.load import Load
 from tests.crash.rebuilding import Rebuilding
+from tests.crash.retention_load import RetentionLoad
 from tests.crash.sink_load import SINK, SinkWriter, check_batches
 from tests.simulation import planted_node
 
@@ -116,8 +116,8 @@ class Recording:
         self.data.parent.mkdir()
         self.topics = Layout("power", MIXED)
         self.history = History(recording.Dated(self.trace), recording.Dated(self.trace))
-        self.kept = KeptLogs(recording.Dated(self.trace))
-        self.groups = KeptGroups(recording.Dated(self.trace), recording.Dated(self.trace))
+        self.kept = RetentionLoad(recording.Dated(self.trace))
+        self.groups = GroupLoad(recording.Dated(self.trace), recording.Dated(self.trace))
 
     @property
     def data(self) -> Path:

@@ -28,7 +28,7 @@ BURST = 5
 PAUSE_S = 0.02
 
 
-class KeptLogs:
+class RetentionLoad:
     """The writer, and the check. `acknowledged` has of each topic the last offset that was answered."""
 
     def __init__(self, acknowledged: Dated[str, int]) -> None:

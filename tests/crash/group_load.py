@@ -55,7 +55,7 @@ class Told:
     assignment: bytes
 
 
-class KeptGroups:
+class GroupLoad:
     """The members, and the check. Each group's steps go on in the thread that calls its method, until told to stop."""
 
     def __init__(self, asked: Dated[Step, None], answered: Dated[Step, Told | None]) -> None:
