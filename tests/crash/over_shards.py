@@ -61,6 +61,8 @@ KILLS_PER_LIFE = 3
 """Of one process, until the supervisor is killed, too: it lets a process wait that keeps dying."""
 TIMEOUT_MS = 60_000
 PATIENCE_S = 30.0
+LATE_S = 120.0
+"""For what may be passed late: a cut that is kept may be followed by the next one after a hundred times its length."""
 CUT_S = 5.0
 """How long a cut is waited for, before another broker is asked."""
 POLL_S = 0.005
@@ -101,9 +103,9 @@ TOGETHER: Mapping[str, Sequence[int]] = {
 }
 """The points of what shards do together, and in which processes: the coordinator's takes the cuts, too."""
 OF_CUTS = "cuts."
-LATE = (OF_CUTS, "participant.discarded")
-"""These may be passed a while after the transaction."""
 OF_A_RESTARTED_COORDINATOR = "participant.said_all."
+LATE = (OF_CUTS, OF_A_RESTARTED_COORDINATOR, "participant.discarded")
+"""These may be passed a while after the transaction; or after its client gave up, if the coordinator starts slowly."""
 OF_VERSION_2 = ("coordinator.log_added",)
 """Only in transactions of version 2 a partition's leader has it added."""
 
@@ -348,7 +350,7 @@ class KillsOverShards:
 
     def _wait_until_gone(self, process: int) -> None:
         """Or until it can be said that it does not pass its point."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + LATE_S
         while not self._is_gone(process) and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
