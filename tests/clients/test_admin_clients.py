@@ -46,7 +46,7 @@ from tests.clients.drivers import CONFLUENT, ClientError, ClientKind
 from tests.clients.modes import BOTH_MODES, MODE_CONFIG, Mode
 from tests.clients.raw_client import OFFSET_OUT_OF_RANGE, RawClient
 from tests.clients.reading import WAIT_S, Reader, assert_topic_holds
-from tests.processes import one_process_only
+from tests.processes import ALSO_ON_THREE, one_process_only
 
 with warnings.catch_warnings():
     # kafka-python 3.0 reads its message schemas with importlib.resources.read_text, deprecated since Python 3.11.
@@ -62,6 +62,7 @@ pytestmark = [
     pytest.mark.slow,
     # kafka-python's own: a socket of a closed client is left to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    ALSO_ON_THREE,
 ]
 
 Result = TypeVar("Result")

@@ -15,9 +15,9 @@ from tests.clients import raw_client as raw
 from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.raw_client import RawClient, batch, produce_request, records_of
 from tests.clients.raw_transaction import RawTransaction
-from tests.processes import one_process_only
+from tests.processes import ALSO_ON_THREE, one_process_only
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, ALSO_ON_THREE]
 
 TRIES = 60
 COMMITS = 20

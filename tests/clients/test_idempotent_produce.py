@@ -10,11 +10,13 @@ from scripts.node_process import NodeProcess
 from tests.clients.drivers import CLIENTS, CONFLUENT, ClientError, ClientKind
 from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.reading import Reader, assert_topic_holds
+from tests.processes import ALSO_ON_THREE
 
 pytestmark = [
     pytest.mark.slow,
     # kafka-python's own: a socket of a closed client is left to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    ALSO_ON_THREE,
 ]
 
 

@@ -14,8 +14,9 @@ from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.raw_client import RawClient, batch, end_request, produce_request, records_of
 from tests.clients.raw_transaction import RawTransaction
 from tests.clients.reading import Reader, assert_topic_holds
+from tests.processes import ALSO_ON_THREE
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, ALSO_ON_THREE]
 
 
 # --- invariant 10 --------------------------------------------------------------------------------

@@ -11,11 +11,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import CONFLUENT, ClientKind
 from tests.clients.reading import WAIT_S, assert_topic_holds
+from tests.processes import ALSO_ON_THREE
 
 pytestmark = [
     pytest.mark.slow,
     # kafka-python's own: a socket of a closed client is left to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    ALSO_ON_THREE,
 ]
 
 

@@ -16,7 +16,7 @@ from tests.engines import topics
 from tests.engines.full import ONE_MODE_ON_CI
 from tests.engines.jvm import STREAMS
 from tests.engines.programs import Workers
-from tests.processes import kill_some
+from tests.processes import ALSO_ON_THREE, kill_some
 
 PARTITIONS = 2
 COUNT = 8000
@@ -61,6 +61,7 @@ def counts(address: str, mode: Mode) -> dict[str, list[int]]:
     return found
 
 
+@ALSO_ON_THREE
 @ONE_MODE_ON_CI
 def test_counts_under_kills_are_those_of_the_input(
     fresh_node: Callable[..., NodeProcess], mode: Mode, tmp_path: Path
