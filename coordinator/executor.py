@@ -37,7 +37,7 @@ import trio
 from coordinator import events as ev
 from coordinator.answers import Answer, Refusal
 from coordinator.ending import answer_unwritten
-from coordinator.group_records import PrepareAbortRecord, PrepareCommitRecord
+from coordinator.group_records import PrepareAbortRecord
 from coordinator.id_entry import IdEntry, open_ms_of, park, wake
 from coordinator.id_table import IdTable
 from coordinator.ids import ProducerIdBlocks, ProducerIds
@@ -164,7 +164,9 @@ class Executor:
             self.table.become(entry, producer)
             for effect in effects:
                 match effect:
-                    case ev.Append(PrepareCommitRecord() as record):
+                    case ev.Append(record) if isinstance(event, ev.Sealed):
+                        # Nothing waits between the number and `EnterOrder`: room was made for PREPARE_COMMIT, and the
+                        # grant of version 2, which follows it, may take what is kept for decisions.
                         self.journals.append_now(entry, record)
                     case ev.Append(record):
                         await self.journals.append(entry, record)

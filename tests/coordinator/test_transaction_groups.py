@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from coordinator.answers import Refusal
-from coordinator.group_records import PrepareCommitRecord
+from coordinator.group_records import GroupRecord, PrepareCommitRecord
 from coordinator.lane_ids import lane_id
 from coordinator.service import DECISION_PATIENCE_S
 from coordinator.settings import CoordinatorSettings
@@ -164,3 +164,30 @@ async def test_next_transaction_hears_concurrent_if_that_takes_long(running, nur
     assert trio.current_time() - began_s == DECISION_PATIENCE_S
     assert await running.end(granted[SECOND], name=SECOND) is None
     assert applied(running) == []
+
+
+async def test_order_is_that_of_the_numbers_if_the_grant_waits_for_room(running, nursery, logs, autojump_clock):
+    """Version 2: PREPARE_COMMIT found room, the grant after it waits for some, and another member commits meanwhile."""
+    granted = {name: await running.init(name=name) for name in (FIRST, SECOND)}
+    for name in (FIRST, SECOND):
+        await running.add(granted[name], logs[0], name=name)
+        assert running.produce(logs[0], name=name)
+    journal = running.journal
+    waits_s = [5.0, 0.0]
+
+    async def make_room(record: GroupRecord) -> None:
+        await trio.sleep(waits_s.pop(0))
+        journal.room = 10
+
+    async def end(name: str) -> None:
+        await running.coordinator.end_epoch(name, granted[name].producer_id, granted[name].epoch, True)
+
+    journal.make_room = make_room
+    journal.room = 1
+    nursery.start_soon(end, FIRST)
+    await trio.sleep(1)
+    await end(SECOND)
+    await trio.sleep(5)
+    records = [it for it in journal.records if isinstance(it, PrepareCommitRecord)]
+    assert [(it.transactional_id, it.commit_number) for it in records] == [(FIRST, 1), (SECOND, 2)]
+    assert applied(running) == [FIRST, SECOND]
