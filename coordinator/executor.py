@@ -27,7 +27,7 @@ when, is decided in service.py, recovery.py and housekeeping.py.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -324,6 +324,10 @@ class Executor:
         """
         producer = entry.producer
         return any(self._order.has(producer.group, it.txid) for it in producer.decided)
+
+    def not_placed(self, log: LogId) -> Collection[TxId]:
+        """See `CommitOrder.not_placed`."""
+        return self._order.not_placed(log)
 
     def _place(self, messages: Sequence[ApplyCommit]) -> None:
         """Place in this order. After a failure nothing is placed any more, lest the order suffer."""

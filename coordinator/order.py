@@ -7,13 +7,16 @@ in its group's queue from PREPARE_COMMIT until it is placed or aborted, and only
     enter a, enter b, decide b  → nobody       (a is undecided)
     decide a                    → a, then b    (or, if a is aborted: b)
 
-A queue exists only while something stands in it. No I/O.
+A queue exists only while something stands in it. Who asks for the end of a log must not miss what is decided, and so
+was answered, but is not placed yet (`not_placed`). No I/O.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from coordinator.messages import ApplyCommit
-from fairlog_types import TxId
+from fairlog_types import LogId, TxId
 
 
 class CommitOrder:
@@ -22,6 +25,8 @@ class CommitOrder:
     def __init__(self) -> None:
         self._queues: dict[str, dict[TxId, ApplyCommit | None]] = {}
         """For each group its transactions in commit order, with the message once they are decided."""
+        self._not_placed: dict[LogId, set[TxId]] = {}
+        """By log what is decided, and waits for its place."""
 
     def enter(self, group: str, txid: TxId) -> None:
         """PREPARE_COMMIT of `txid` stands in the group journal."""
@@ -38,7 +43,13 @@ class CommitOrder:
         queue = self._queues[message.group]
         assert queue[message.txid] is None, f"{message.txid} is decided twice"
         queue[message.txid] = message
+        for log in message.logs:
+            self._not_placed.setdefault(log, set()).add(message.txid)
         return self._heads(message.group)
+
+    def not_placed(self, log: LogId) -> Collection[TxId]:
+        """What is decided in the log, and waits for its place."""
+        return self._not_placed.get(log, ())
 
     def leave(self, group: str, txid: TxId) -> list[ApplyCommit]:
         """The transaction is aborted; answers all that are to be placed now, in order."""
@@ -54,6 +65,10 @@ class CommitOrder:
             heads.append(message)
         for message in heads:
             del queue[message.txid]
+            for log in message.logs:
+                self._not_placed[log].discard(message.txid)
+                if not self._not_placed[log]:
+                    del self._not_placed[log]
         if not queue:
             del self._queues[group]
         return heads

@@ -15,7 +15,7 @@ A restart comes before the first request (recovery.py); time-outs, expiry and sn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 
 import structlog
@@ -319,6 +319,10 @@ class Coordinator:
     def lacks_commits(self, log: LogId) -> bool:
         """Whether something is committed in the log that is placed there only after a restart: writing has failed."""
         return log in self._executor.unplaced
+
+    def not_placed(self, log: LogId) -> Collection[TxId]:
+        """What is committed in the log, and answered, but waits for what stands before it in its group."""
+        return self._executor.not_placed(log)
 
     async def recover(self, *, tail_kept: bool = False) -> None:
         """Decide what the last run left undecided, before anything is served. Does not wait for the copy.

@@ -19,7 +19,7 @@ the groups whose offsets log its shard leads, and the transactional ids whose gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 from uuid import UUID
@@ -166,6 +166,8 @@ class Coordinator(Protocol):
     def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None: ...
 
     def lacks_commits(self, log: LogId) -> bool: ...
+
+    def not_placed(self, log: LogId) -> Collection[TxId]: ...
 
 
 class Cutting(Protocol):

@@ -405,12 +405,15 @@ class Partition:
                 raise
 
     async def decided(self, txids: Collection[TxId]) -> bool:
-        """Return once none of these is in doubt here, or the log is gone. False: its shard has failed before that."""
-        while not (self.has_gone or self._shard.failure or self.state.in_doubt.isdisjoint(txids)):
+        """Return once none of these is open here, or the log is gone. False: its shard has failed before that."""
+        while not (self.has_gone or self._shard.failure or self._are_decided(txids)):
             if self._decided is None:
                 self._decided = trio.Event()
             await self._decided.wait()
-        return self.has_gone or self.state.in_doubt.isdisjoint(txids)
+        return self.has_gone or self._are_decided(txids)
+
+    def _are_decided(self, txids: Collection[TxId]) -> bool:
+        return self.state.open_transactions.keys().isdisjoint(txids)
 
     def wake(self) -> None:
         """Let those look again who wait for a decision."""
@@ -423,7 +426,8 @@ class Partition:
         """Where both ends will be when all that is placed by now can be read.
 
         Everything that was answered with an offset, and every transaction that was decided, is placed (invariant 13);
-        but for those in doubt, of which another shard's coordinator has not told the decision yet.
+        but for those in doubt, of which another shard's coordinator has not told the decision yet, and for those that
+        wait behind others of their group (`Coordinator.not_placed`).
         """
         state, visibility = self.state, self.visibility
         next_offset = state.next_offset

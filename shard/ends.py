@@ -10,6 +10,7 @@ transaction begins.
 
 A transaction whose coordinator is in another shard may have been answered before its decision has come here. Until then
 it is in doubt: it is prepared, and so will be decided soon, whatever its client does. Its decision is waited for first.
+So is the place of what is decided, and stands in its group behind something that is being decided.
 
 The wait is limited. After it, and when copying has stopped permanently, the request gets an error on which clients ask
 again: the node never reports an end that may be too low. After a failure of the disk a commit may be answered although
@@ -50,6 +51,10 @@ class Coordinates(Protocol):
         """Whether something is committed in the log that this run will not place there."""
         ...
 
+    def not_placed(self, log: LogId) -> Collection[TxId]:
+        """What is committed in the log, and answered, but waits for what stands before it in its group."""
+        ...
+
 
 class Leads(Protocol):
     """Who leads logs: a shard, and its broker."""
@@ -75,7 +80,8 @@ class AskedEnds:
         """For `ask`."""
         self._leads = leads
         self._ends: dict[LogId, Offset] = {}
-        self._in_doubt: dict[LogId, Collection[TxId]] = {}
+        self._awaited: dict[LogId, Collection[TxId]] = {}
+        """By log what may be committed, or is, and is not placed."""
         self._deadline = trio.current_time() + wait_s
         self.can_be_read = True
         """Whether no one had to wait, as things stood when the question came in."""
@@ -91,8 +97,9 @@ class AskedEnds:
             partition = leads.partitions.get(log)
             if partition is not None:
                 end = asked._ends[log] = partition.placed_end.next_offset
-                if partition.in_doubt:
-                    asked._in_doubt[log] = frozenset(partition.in_doubt)
+                awaited = frozenset((*partition.in_doubt, *leads.coordinator.not_placed(log)))
+                if awaited:
+                    asked._awaited[log] = awaited
                     asked.can_be_read = False
                 asked.can_be_read &= end <= partition.visibility.high_watermark
             if at % _STEP == 0:
@@ -101,7 +108,7 @@ class AskedEnds:
 
     async def settled(self, log: LogId) -> EndRefusal | None:
         """Wait until `end` has all that was decided when the question came in. None: it has."""
-        txids = self._in_doubt.get(log)
+        txids = self._awaited.get(log)
         partition = self._leads.partitions.get(log)
         if txids is None or partition is None:
             return None
@@ -109,7 +116,7 @@ class AskedEnds:
             await partition.decided(txids)
             if partition.may_lack_commits:
                 return EndRefusal.STORAGE
-            self._in_doubt.pop(log, None)
+            self._awaited.pop(log, None)
             self._ends[log] = partition.placed_end.next_offset
             return None
         return EndRefusal.NOT_YET

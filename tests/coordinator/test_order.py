@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from coordinator.messages import ApplyCommit
 from coordinator.order import CommitOrder
-from fairlog_types import ProducerEpoch, ProducerId, TxId
+from fairlog_types import LogId, ProducerEpoch, ProducerId, TxId
+
+LOGS = [LogId.of_offsets(number) for number in range(3)]
 
 
 def txid(number: int) -> TxId:
@@ -18,24 +20,31 @@ def txid(number: int) -> TxId:
     data=st.data(),
 )
 def test_order_of_placing_is_the_order_of_entering_whatever_the_order_of_decisions(groups, data):
-    """Invariant 6: what commits is placed in each group in the order of PREPARE_COMMITs, and nothing is left."""
+    """Invariant 6: what commits is placed in each group in the order of PREPARE_COMMITs, and nothing is left.
+
+    Between its decision and its place it is named for each of its logs, and for no other one.
+    """
     order = CommitOrder()
     for number, group in enumerate(groups):
         order.enter(group, txid(number))
     commits = data.draw(st.lists(st.booleans(), min_size=len(groups), max_size=len(groups)))
     placed = {"a": [], "b": []}
     undecided = set(range(len(groups)))
+    logs = [data.draw(st.lists(st.sampled_from(LOGS), unique=True).map(tuple)) for _ in groups]
     for number in data.draw(st.permutations(range(len(groups)))):
         undecided.discard(number)
         group = groups[number]
         if commits[number]:
-            heads = order.decide(ApplyCommit(txid(number), (), 0, group))
+            heads = order.decide(ApplyCommit(txid(number), logs[number], 0, group))
         else:
             heads = order.leave(group, txid(number))
         placed[group] += [message.txid.number for message in heads]
         ahead = [n for n in range(len(groups)) if groups[n] == group and commits[n] and n not in undecided]
         first_open = min((n for n in undecided if groups[n] == group), default=len(groups))
         assert placed[group] == [n for n in ahead if n < first_open], "placed as early as may be, and no earlier"
+        wait = {n for n in range(len(groups)) if commits[n] and n not in undecided} - {*placed["a"], *placed["b"]}
+        for log in LOGS:
+            assert set(order.not_placed(log)) == {txid(n) for n in wait if log in logs[n]}
     for group, numbers in placed.items():
         assert numbers == [n for n in range(len(groups)) if groups[n] == group and commits[n]]
 

@@ -9,7 +9,7 @@ test puts into `leaders.refusal`, `coordinator.refusal` and `topics.failure`. No
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -340,6 +340,9 @@ class MemoryCoordinator:
 
     def lacks_commits(self, log: LogId) -> bool:
         return log in self.unplaced
+
+    def not_placed(self, log: LogId) -> Collection[TxId]:
+        return ()
 
 
 class MemoryOffsets:

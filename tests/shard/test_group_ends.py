@@ -1,0 +1,71 @@
+"""The end of a log, asked for while a commit that was answered waits in its transactional group for another one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from coordinator.settings import CoordinatorSettings
+from coordinator.transaction_groups import journal_of
+from partition.modes import JOURNAL, MARKERS, TransactionMode
+from shard.ends import AskedEnds, EndRefusal
+from tests.shard.neighbours import COUNT, SETTINGS, Cluster, log_of, open_cluster, shard_of
+
+OWN, OTHER = log_of(0), log_of(1)
+GROUP = next(name for name in map(str, range(100)) if journal_of(name, COUNT) == 0)
+SLOW, FAST = f"{GROUP}::slow", f"{GROUP}::fast"
+GROUPED = replace(SETTINGS, coordinator=CoordinatorSettings(group_separator="::"))
+
+
+async def one_waits_for_another(cluster: Cluster, nursery: trio.Nursery) -> None:
+    """FAST has committed to the own log, and was answered; SLOW, before it in the group, waits for the other disk."""
+    slow, fast = await cluster.writer(SLOW), await cluster.writer(FAST)
+    await slow.write({OTHER: [b"slow"]})
+    await fast.write({OWN: [b"fast"]})
+    cluster.disks[shard_of(OTHER)].hold(f"local/{OTHER}")
+    nursery.start_soon(slow.end)
+    await trio.sleep(0.1)
+    with trio.fail_after(10):
+        assert await fast.end() is None
+
+
+async def ask(cluster: Cluster, wait_s: float) -> AskedEnds:
+    return await AskedEnds.ask(cluster.shards[shard_of(OWN)], [OWN], wait_s=wait_s)
+
+
+@pytest.mark.parametrize("mode", [JOURNAL, MARKERS], ids=["journal", "markers"])
+async def test_end_has_a_commit_that_waits_in_its_group(tmp_path: Path, mode: TransactionMode) -> None:
+    """It was answered before the question, so the question waits until it is placed."""
+    async with open_cluster(tmp_path, settings=GROUPED, mode=mode) as cluster, trio.open_nursery() as nursery:
+        cluster.way.keep_order()
+        await one_waits_for_another(cluster, nursery)
+        asked = await ask(cluster, 20.0)
+        assert not asked.can_be_read
+        nursery.start_soon(release_later, cluster)
+        assert await asked.reached(OWN) is None
+        end = asked.end(OWN)
+        assert end is not None
+        assert end >= 1
+        assert await cluster.committed(OWN) == [b"fast"]
+
+
+async def release_later(cluster: Cluster) -> None:
+    await trio.sleep(0.2)
+    cluster.disks[shard_of(OTHER)].let_go()
+
+
+async def test_end_is_refused_if_that_takes_too_long(tmp_path: Path) -> None:
+    """The question may be asked again; no end is told that is too low."""
+    async with open_cluster(tmp_path, settings=GROUPED) as cluster, trio.open_nursery() as nursery:
+        cluster.way.keep_order()
+        await one_waits_for_another(cluster, nursery)
+        asked = await ask(cluster, 0.3)
+        assert await asked.reached(OWN) is EndRefusal.NOT_YET
+        cluster.disks[shard_of(OTHER)].let_go()
+        again = await ask(cluster, 20.0)
+        assert await again.reached(OWN) is None
+        assert again.end(OWN) == 1
