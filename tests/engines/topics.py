@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.clients.modes import Mode
 from tests.clients.reading import Reader, Seen
 
 WAIT_S = 60.0
+_COORDINATOR_COMES_BACK = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
 
 
 def _admin(address: str) -> AdminClient:
@@ -89,9 +95,18 @@ def differs(found: Iterable[object], truth: Iterable[object]) -> str:
 def group_offsets(address: str, group: str) -> Mapping[tuple[str, int], int]:
     """The committed offsets of a group, by topic and partition."""
     admin = _admin(address)
-    future = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
-    partitions = future.result(timeout=30).topic_partitions or []
-    return {(each.topic, each.partition): each.offset for each in partitions if each.offset >= 0}
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        future = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
+        try:
+            partitions = future.result(timeout=30).topic_partitions or []
+        except KafkaException as error:
+            # One of several processes that was killed: the admin client does not ask again by itself.
+            if error.args[0].code() not in _COORDINATOR_COMES_BACK or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return {(each.topic, each.partition): each.offset for each in partitions if each.offset >= 0}
 
 
 def group_type(address: str, group: str) -> str | None:
