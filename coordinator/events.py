@@ -290,7 +290,7 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class AwaitCopied:
-    """Wait until everything that this id has committed is visible."""
+    """Wait until everything that this id has committed is visible. If that takes too long, answer CONCURRENT."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,10 @@ from journal.journal import NoFiles
 
 T = TypeVar("T")
 
+COPY_PATIENCE_S = 20.0
+"""How long InitProducerId waits until the last instance's commits are visible: less than Kafka's clients wait for an
+answer (`request.timeout.ms`, 30 s). Then the client asks again, and is granted the same epoch."""
+
 _NO_FILES_PAUSE_S = 0.5
 """Between two attempts to write COMMITTED while no file can be opened."""
 
@@ -205,10 +209,13 @@ class Executor:
                         await self.journals.append(entry, record)
                         self.statistics.note_aborted(entry, message, kind_of(event))
                     case ev.AwaitCopied():
-                        while entry.producer.decided and not self.journals.is_refusing(entry):
-                            await park(entry)
+                        with trio.move_on_after(COPY_PATIENCE_S):
+                            while entry.producer.decided and not self.journals.is_refusing(entry):
+                                await park(entry)
                         if self.journals.is_refusing(entry):
                             return Refusal.STORAGE
+                        if entry.producer.decided:
+                            return Refusal.CONCURRENT
                     case ev.AskProducerId():
                         following = await shielded(self._with_fresh_id(event))
                         if following is None:

@@ -7,6 +7,7 @@ import trio
 import trio.testing
 
 from coordinator.answers import Granted, Refusal
+from coordinator.executor import COPY_PATIENCE_S
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, LogId, ProducerEpoch, ProducerId
 from tests.coordinator.transactions import SAME_PRODUCER, settle, txid
 
@@ -35,11 +36,27 @@ async def test_init_waits_until_the_last_instances_commit_is_visible(running, lo
         answers.append(await running.init(connection=2))
 
     nursery.start_soon(take_over)
-    await trio.sleep(60)
+    await trio.sleep(COPY_PATIENCE_S - 1)
     assert answers == []
     running.participants.copying.set()
     await settle()
     assert answers == [Granted(SAME_PRODUCER, ProducerEpoch(1))]
+
+
+async def test_init_hears_concurrent_if_the_copy_takes_long_and_is_granted_the_same_epoch_then(
+    running, logs, nursery, autojump_clock
+):
+    """Another shard's process may be down. A client without an answer would ask on a new connection, as another one."""
+    running.participants.copying = trio.Event()
+    granted = await running.init()
+    assert await running.transaction(granted, logs[0]) is None
+    for _ in range(3):
+        began_s = trio.current_time()
+        assert await running.init(connection=2) is Refusal.CONCURRENT
+        assert trio.current_time() - began_s == COPY_PATIENCE_S
+    running.participants.copying.set()
+    await settle()
+    assert await running.init(connection=2) == Granted(SAME_PRODUCER, ProducerEpoch(1))
 
 
 async def test_init_repeated_on_the_same_connection_is_answered_alike(running, logs, autojump_clock):
