@@ -7,8 +7,8 @@ in its group's queue from PREPARE_COMMIT until it is placed or aborted, and only
     enter a, enter b, decide b  → nobody       (a is undecided)
     decide a                    → a, then b    (or, if a is aborted: b)
 
-A queue exists only while something stands in it. Who asks for the end of a log must not miss what is decided, and so
-was answered, but is not placed yet (`not_placed`). No I/O.
+A queue exists only while something stands in it. A decided transaction was answered, though it may not be placed yet:
+requests for the end of its logs wait for it (`not_placed`). No I/O.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ class CommitOrder:
         queue = self._queues[message.group]
         assert queue[message.txid] is None, f"{message.txid} is decided twice"
         queue[message.txid] = message
-        for log in message.logs:
-            self._not_placed.setdefault(log, set()).add(message.txid)
-        return self._heads(message.group)
+        heads = self._heads(message.group)
+        if not heads:
+            for log in message.logs:
+                self._not_placed.setdefault(log, set()).add(message.txid)
+        return heads
 
     def not_placed(self, log: LogId) -> Collection[TxId]:
         """What is decided in the log, and waits for its place."""
@@ -66,9 +68,11 @@ class CommitOrder:
         for message in heads:
             del queue[message.txid]
             for log in message.logs:
-                self._not_placed[log].discard(message.txid)
-                if not self._not_placed[log]:
-                    del self._not_placed[log]
+                waiting = self._not_placed.get(log)
+                if waiting is not None:
+                    waiting.discard(message.txid)
+                    if not waiting:
+                        del self._not_placed[log]
         if not queue:
             del self._queues[group]
         return heads

@@ -84,6 +84,7 @@ class GroupReader:
             rows.append((log, key, committed))
             if log not in self._led and self._led_elsewhere(log):
                 elsewhere.add(log)
+        del table
         ends = await self._high_watermarks_elsewhere(elsewhere)
         found: defaultdict[str, list[GroupPartition]] = defaultdict(list)
         for count, (log, key, committed) in enumerate(rows, start=1):
@@ -100,10 +101,10 @@ class GroupReader:
         return [entry for log in logs for entry in self._data_logs.offsets(log)]
 
     def _partition(
-        self, log: LogId, committed: CommittedOffset, told: Offset | None, *, elsewhere: bool
+        self, log: LogId, committed: CommittedOffset, end_elsewhere: Offset | None, *, elsewhere: bool
     ) -> GroupPartition:
         led = self._led.get(log)
-        end = told if led is None else led.visibility.high_watermark
+        end = end_elsewhere if led is None else led.visibility.high_watermark
         return GroupPartition(self._place_of(log), committed.offset, end, elsewhere=elsewhere)
 
     def _view(self, group: str, partitions: Sequence[GroupPartition]) -> GroupView:

@@ -36,13 +36,13 @@ class Coordinators:
         self._shard = shard
         self._group_separator = group_separator
 
-    def coordinate(self, transactional_id: str) -> bool:
+    def coordinates(self, transactional_id: str) -> bool:
         """See `fairlog.groups.offset_producers.OtherCoordinators`."""
         return self._of(transactional_id) != self._cluster.shard
 
     async def hear(self, transactional_id: str) -> None:
         """See `OtherCoordinators.hear`."""
-        if self.coordinate(transactional_id):
+        if self.coordinates(transactional_id):
             await self._shard.hear(self._of(transactional_id))
 
     async def add_log(

@@ -430,7 +430,7 @@ def _make_offsets(
         OffsetsStorage(
             log_count,
             cluster.placement.offsets_logs(cluster.shard, log_count),
-            OffsetsLogs(shard.partitions),
+            OffsetsLogs(shard.partitions, shard.coordinator),
             shard.data_logs,
         ),
         index,

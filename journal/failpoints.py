@@ -130,7 +130,8 @@ def arm(environment: Mapping[str, str]) -> None:
     if specification is not None:
         name, _, rest = specification.partition(":")
         action, _, nth = rest.partition(":")
-        if name not in _KNOWN or action not in ("kill", "fail") or not nth.isdecimal() or int(nth) < 1:
+        actions = ("kill",) if name in BETWEEN_SHARDS else ("kill", "fail")
+        if name not in _KNOWN or action not in actions or not nth.isdecimal() or int(nth) < 1:
             raise ValueError(
                 f"FAIRLOG_FAILPOINT={specification!r} is not <name>:<kill|fail>:<nth>; names: {', '.join(_KNOWN)}"
             )

@@ -10,7 +10,8 @@ transaction begins.
 
 A transaction whose coordinator is in another shard may have been answered before its decision has come here. Until then
 it is in doubt: it is prepared, and so will be decided soon, whatever its client does. Its decision is waited for first.
-So is the place of what is decided, and stands in its group behind something that is being decided.
+The same holds for a committed transaction that is not placed yet, because an earlier one of its group is still being
+decided.
 
 The wait is limited. After it, and when copying has stopped permanently, the request gets an error on which clients ask
 again: the node never reports an end that may be too low. After a failure of the disk a commit may be answered although
@@ -113,8 +114,7 @@ class AskedEnds:
         if txids is None or partition is None:
             return None
         with trio.move_on_at(self._deadline):
-            await partition.decided(txids)
-            if partition.may_lack_commits:
+            if not await partition.decided(txids) or partition.may_lack_commits:
                 return EndRefusal.STORAGE
             self._awaited.pop(log, None)
             self._ends[log] = partition.placed_end.next_offset

@@ -3,7 +3,8 @@
     OtherHighWatermarks.of ─▶ FindHighWatermarks ┈┈▶ Partitions.high_watermarks of each shard ─▶ HighWatermarks
 
 A shard whose process is down does not answer. Its logs are left out after WAIT_S, and it is asked nothing more until it
-has answered, since `shard.links` says the last question until then.
+has answered, since `shard.links` says a question until then. Many logs are asked about in several questions, so that
+no step takes long.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from shard.links import Asked, Links
 WAIT_S = 1.0
 """For the answers of all shards. They take a millisecond, or a long step of another task there."""
 
-LOGS_MAX = 100_000
-"""Of one shard; what is beyond is left out. A message has room for some 300,000 logs."""
+LOGS_PER_QUESTION = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,13 @@ class OtherHighWatermarks:
         due_s = trio.current_time() + WAIT_S
         questions: list[Question] = []
         for shard, of in by_shard.items():
-            last = self._asked.get(shard)
-            if last is None or last.is_answered:
-                asked = self._asked[shard] = self._links.ask(shard, FindHighWatermarks(tuple(of[:LOGS_MAX])))
+            last = self._asked.pop(shard, None)
+            if last is not None and not last.is_answered:
+                self._asked[shard] = last
+                continue
+            for start in range(0, len(of), LOGS_PER_QUESTION):
+                question = FindHighWatermarks(tuple(of[start : start + LOGS_PER_QUESTION]))
+                asked = self._asked[shard] = self._links.ask(shard, question)
                 questions.append(Question(shard, asked, due_s))
         found: dict[LogId, Offset] = {}
         for question in questions:

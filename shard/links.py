@@ -164,7 +164,7 @@ class Links:
         """Hear and execute, and say again what is not answered; until cancelled.
 
         `welcomed` is called when another shard is heard of in a new epoch, after what it had not answered was said
-        again. Both come with this call, for what they stand on asks other shards itself.
+        again. They are passed here, and not to the constructor, because both are built on this object.
         """
         async with trio.open_nursery() as nursery:
             self._hearing = _Hearing(nursery, executes, welcomed)

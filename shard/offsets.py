@@ -21,6 +21,7 @@ from partition.answers import RefusedAppend
 from partition.producer_window import NO_SEQUENCE, BatchRefusal, Refused
 from partition.records import LocalRecord, PlainBatch, TransactionalBatch
 from partition.state import PartitionState
+from shard.ends import Coordinates
 from shard.partitions import Partitions
 
 R = TypeVar("R")
@@ -29,8 +30,9 @@ R = TypeVar("R")
 class OffsetsLogs:
     """The offsets logs of a shard. Implements `fairlog.groups.committed.OffsetsLogs`."""
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, partitions: Partitions, coordinator: Coordinates) -> None:
         self._partitions = partitions
+        self._coordinator = coordinator
 
     async def append_offsets(
         self, log: LogId, payload: bytes, *, unless: Callable[[], R | None]
@@ -123,9 +125,18 @@ class OffsetsLogs:
         return await trio.to_thread.run_sync(partition.read_open)
 
     async def decided(self, log: LogId, txids: Collection[TxId]) -> bool:
-        """See `Partition.decided`."""
+        """Return once none of these may be committed, or is, without being placed. False: the disk has failed.
+
+        What is only open is not waited for.
+        """
         partition = self._partitions.get(log)
-        return partition is None or await partition.decided(txids)
+        if partition is None:
+            await trio.lowlevel.checkpoint()
+            return True
+        if self._coordinator.lacks_commits(log):
+            return False
+        not_placed = {*partition.in_doubt, *self._coordinator.not_placed(log)}
+        return await partition.decided(not_placed.intersection(txids))
 
     async def visible(self, log: LogId, offset: Offset) -> None:
         """Return once the log is visible up to `offset`. Raises StorageFailure if it never will be."""

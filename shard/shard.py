@@ -122,13 +122,11 @@ class Shard:
         partitions: Partitions,
         participant: Participant,
         coordinator: Coordinator,
-        whole_since: Callable[[], LeaderEpoch],
         connections: _Connections | None = None,
     ) -> None:
         self.partitions = partitions
         self.coordinator = coordinator
         self._participant = participant
-        self._whole_since = whole_since
         self._connections = connections
 
     @property
@@ -160,7 +158,7 @@ class Shard:
         abort left no trace here. With neighbours `run_links` runs by now, and those that take part in what is undecided
         are waited for. Raises StorageFailure, CorruptStorage; see `Coordinator.recover`.
         """
-        await self.coordinator.recover(tail_kept=self._whole_since() < self.leader_epoch)
+        await self.coordinator.recover(tail_kept=self._participant.whole_since < self.leader_epoch)
         connections = self._connections
         if connections is not None:
             connections.routed.begin_to_tell(self.coordinator.undecided)
@@ -329,7 +327,7 @@ async def open_shard(
             on_failure=partitions.refuse_writes,
         )
         if neighbours is None:
-            yield Shard(partitions, participant, make_coordinator(participants=participant), whole_since)
+            yield Shard(partitions, participant, make_coordinator(participants=participant))
         else:
             commits = Commits()
 
@@ -358,7 +356,7 @@ async def open_shard(
                 Adding(links),
                 OtherHighWatermarks(links, neighbours.shard_of),
             )
-            yield Shard(partitions, participant, coordinator, whole_since, connections)
+            yield Shard(partitions, participant, coordinator, connections)
 
 
 async def _open_group_journals(

@@ -87,13 +87,13 @@ class GroupPartition:
     place: Place
     committed: int
     high_watermark: int | None
-    """None if the partition is gone, or the process that leads it has not said so."""
+    """None if the partition is gone, or its process has not answered."""
     elsewhere: bool = False
     """Another process leads it."""
 
     @property
     def lag(self) -> int | None:
-        """From what is committed to the end, as in Kafka; 0 is reached. None if another process has not told the end.
+        """From what is committed to the end, as in Kafka; 0 is reached. None if its process has not answered.
 
         So many records, unless retention or compaction has taken some of them.
         """

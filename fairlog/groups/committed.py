@@ -245,7 +245,8 @@ class CommittedOffsets:
             return self._producers.may_write(producer) or self._may_commit(group, sender, transactional=True)
 
         with trio.move_on_after(PATIENCE_S):
-            await self._producers.hear(producer)
+            if not await self._producers.hear(producer):
+                return OffsetRefusal.TIMED_OUT
             outcome = await self._logs.append_offsets_in_transaction(
                 log, producer.producer_id, producer.epoch, payload, unless=refusal
             )

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from coordinator.answers import Description, Refusal
+from coordinator.messages import Stopped
 from coordinator.states import IdState
 from fairlog.groups.offset_values import TransactionalProducer
 from fairlog_types import ProducerEpoch, ProducerId
@@ -38,12 +39,12 @@ class Transactions(Protocol):
 class OtherCoordinators(Protocol):
     """What is needed of the coordinators of other shards."""
 
-    def coordinate(self, transactional_id: str) -> bool:
+    def coordinates(self, transactional_id: str) -> bool:
         """Whether one of them coordinates the id."""
         ...
 
     async def hear(self, transactional_id: str) -> None:
-        """See `fairlog.broker.OtherCoordinators`."""
+        """See `fairlog.broker.OtherCoordinators`. Raises Stopped."""
         ...
 
 
@@ -67,15 +68,22 @@ class OffsetProducers:
         self._now_ms = now_ms
         self._latest: dict[ProducerId, _Latest] = {}
 
-    async def hear(self, producer: TransactionalProducer) -> None:
-        """Wait until it is known here which transactions of the producer's coordinator are open."""
+    async def hear(self, producer: TransactionalProducer) -> bool:
+        """Wait until it is known here which transactions of the producer's coordinator are open.
+
+        False: this shard stops before that.
+        """
         if self._others is not None:
-            await self._others.hear(producer.transactional_id)
+            try:
+                await self._others.hear(producer.transactional_id)
+            except Stopped:
+                return False
+        return True
 
     def may_write(self, producer: TransactionalProducer) -> Refusal | None:
         """None: it may, as far as the coordinator knows."""
         known = self._transactions.describe(producer.transactional_id)
-        if known is None and self._others is not None and self._others.coordinate(producer.transactional_id):
+        if known is None and self._others is not None and self._others.coordinates(producer.transactional_id):
             return self._late(producer)
         if known is None or self._transactions.producer_id_of(producer.transactional_id) != producer.producer_id:
             return Refusal.UNKNOWN_PRODUCER_ID_MAPPING

@@ -74,6 +74,9 @@ class Ids:
     epochs: dict[int, int] = field(default_factory=dict)
     states: dict[int, str] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
+    lacking: set[LogId] = field(default_factory=set)
+    waiting: dict[LogId, Collection[TxId]] = field(default_factory=dict)
+    """By log what is committed, and waits for its place."""
 
     def describe(self, transactional_id: str) -> Description | None:
         producer_id = int(transactional_id)
@@ -89,6 +92,12 @@ class Ids:
 
     def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None:
         return None if producer_id in self.gone else ProducerEpoch(self.epochs.get(producer_id, 0))
+
+    def lacks_commits(self, log: LogId) -> bool:
+        return log in self.lacking
+
+    def not_placed(self, log: LogId) -> Collection[TxId]:
+        return self.waiting.get(log, ())
 
 
 @dataclass
@@ -192,7 +201,7 @@ async def open_desk_over(
     members, ids, topics = Members(), Ids(), Topics()
     producers = OffsetProducers(ids, others, now_ms=run.clock)
     offsets = CommittedOffsets(
-        OffsetsStorage(len(ALL_LOGS), own_logs, OffsetsLogs(run.partitions), run.data_logs),
+        OffsetsStorage(len(ALL_LOGS), own_logs, OffsetsLogs(run.partitions, ids), run.data_logs),
         run.offset_index,
         members,
         producers,

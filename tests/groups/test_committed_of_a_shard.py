@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from coordinator.answers import Refusal
-from coordinator.messages import ApplyCommit, Prepare
+from coordinator.messages import ApplyCommit, Prepare, Stopped
 from fairlog.groups import committed
 from fairlog.groups.offset_producers import FOREIGN_CONNECTIONS_KEPT_MS
 from fairlog.groups.offset_values import OffsetRefusal
@@ -33,7 +33,7 @@ class Elsewhere:
     heard: trio.Event = field(default_factory=trio.Event)
     """Until it is set, none of them has said what goes on."""
 
-    def coordinate(self, _transactional_id: str) -> bool:
+    def coordinates(self, _transactional_id: str) -> bool:
         return self.has_all
 
     async def hear(self, _transactional_id: str) -> None:
@@ -213,6 +213,58 @@ async def test_offsets_asked_after_an_answered_commit_wait_until_it_is_heard_of(
         desk.run.participant.apply([ApplyCommit(T0, (log,), 0, "t")])
         await until(lambda: bool(answers))
         assert answers == [1]
+
+
+async def test_offsets_asked_after_a_commit_that_waits_in_its_group_wait_for_its_place(open_desk, shard) -> None:
+    """Its transaction is committed, and was answered; an earlier one of its transactional group is being decided."""
+    async with open_desk(**shard) as desk, trio.open_nursery() as nursery:
+        group = own_group(desk)
+        log = desk.offsets.log_of(group)
+        await desk.begin(T0, group)
+        assert await desk.commit_in(T0, group, new(1)) is None
+        desk.ids.waiting[log] = (T0,)
+        answers: list[object] = []
+
+        async def ask() -> None:
+            answers.append(await desk.of_t(group))
+
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        assert answers == []
+        desk.ids.waiting.clear()
+        await desk.end(T0, group)
+        await until(lambda: bool(answers))
+        assert answers == [1]
+
+
+async def test_offsets_of_a_commit_that_is_placed_after_a_restart_are_not_told(open_desk, shard) -> None:
+    """The disk failed between the answer and the place."""
+    async with open_desk(**shard) as desk:
+        group = own_group(desk)
+        log = desk.offsets.log_of(group)
+        await desk.begin(T0, group)
+        assert await desk.commit_in(T0, group, new(1)) is None
+        desk.ids.lacking.add(log)
+        assert await desk.offsets.fetch(group, None, require_stable=False) is None
+        desk.ids.lacking.clear()
+        await desk.end(T0, group)
+
+
+async def test_offsets_are_to_be_sent_again_if_this_shard_stops_before_the_coordinator_is_heard(
+    open_desk, shard, others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator's process is down."""
+
+    async def hear(_transactional_id: str) -> None:
+        await trio.lowlevel.checkpoint()
+        raise Stopped("this shard has stopped")
+
+    monkeypatch.setattr(others, "hear", hear)
+    async with open_desk(**shard) as desk:
+        group = own_group(desk)
+        await desk.begin(T0, group)
+        assert await desk.commit_in(T0, group, new(1)) is OffsetRefusal.TIMED_OUT
+        await desk.end(T0, group)
 
 
 async def test_offsets_that_an_answered_commit_may_have_changed_are_not_told_after_a_failure(open_desk, shard) -> None:

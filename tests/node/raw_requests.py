@@ -163,7 +163,7 @@ def _first(group: BaseException) -> BaseException:
 def _make_offsets(shard: Shard, index: OffsetIndex) -> CommittedOffsets:
     members: Any = _NoMembers()
     return CommittedOffsets(
-        OffsetsStorage(1, [LogId.of_offsets(0)], OffsetsLogs(shard.partitions), shard.data_logs),
+        OffsetsStorage(1, [LogId.of_offsets(0)], OffsetsLogs(shard.partitions, shard.coordinator), shard.data_logs),
         index,
         members,
         OffsetProducers(shard.coordinator, now_ms=lambda: 0),

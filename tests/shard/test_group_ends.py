@@ -53,6 +53,30 @@ async def test_end_has_a_commit_that_waits_in_its_group(tmp_path: Path, mode: Tr
         assert await cluster.committed(OWN) == [b"fast"]
 
 
+async def test_end_is_refused_if_the_disk_fails_meanwhile(tmp_path: Path) -> None:
+    """The commit is placed after a restart: until then no end has it, so none is told."""
+    async with open_cluster(tmp_path, settings=GROUPED) as cluster, trio.open_nursery() as nursery:
+        cluster.way.keep_order()
+        await one_waits_for_another(cluster, nursery)
+        asked = await ask(cluster, 20.0)
+        refusals: list[EndRefusal | None] = []
+
+        async def wait() -> None:
+            refusals.append(await asked.reached(OWN))
+
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert refusals == []
+        cluster.shards[shard_of(OWN)].partitions.refuse_writes("the disk has failed")
+        with trio.fail_after(10):
+            while not refusals:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert refusals == [EndRefusal.STORAGE]
+        later = await ask(cluster, 20.0)
+        assert await later.reached(OWN) is EndRefusal.STORAGE
+        cluster.disks[shard_of(OTHER)].let_go()
+
+
 async def release_later(cluster: Cluster) -> None:
     await trio.sleep(0.2)
     cluster.disks[shard_of(OTHER)].let_go()

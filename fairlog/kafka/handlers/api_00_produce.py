@@ -249,8 +249,8 @@ async def _open_as_it_comes(
 ) -> TxId | ErrorCode | None:
     """The transaction to which the request belongs: looked up once, since each partition's append may wait.
 
-    What another broker's coordinator has open here, only that one knows after a restart, so it is waited for; unless
-    this broker stops.
+    After a restart only the coordinator knows what it has open here. If that is another broker's, it is waited for,
+    unless this broker stops.
     """
     elsewhere = not broker.coordinates(transactional_id)
     producer_id = _producer_id_untrusted(request) if elsewhere else broker.coordinator.producer_id_of(transactional_id)

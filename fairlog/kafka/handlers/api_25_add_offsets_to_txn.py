@@ -4,8 +4,8 @@ Behaviour
 - Adds the group's offsets log to the transaction, as AddPartitionsToTxn adds a partition. The first such request begins
   the transaction. Without it, TxnOffsetCommit is refused.
 - If the broker has aborted the transaction and the client has not: see `must_abort.py`.
-- A group whose shard refuses writes, because its disk has failed, is TRANSACTION_ABORTABLE: Java's client gives up on
-  KAFKA_STORAGE_ERROR here.
+- A group of another shard that refuses writes, because its disk has failed, is TRANSACTION_ABORTABLE: Java's client
+  gives up on KAFKA_STORAGE_ERROR here.
 - A transactional id that another broker coordinates is NOT_COORDINATOR.
 
 Version notes
