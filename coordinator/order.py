@@ -4,7 +4,7 @@ A group's transactions appear in every partition in the order of their PREPARE_C
 prepare in parallel, though, and one may be decided before another that stands ahead of it. So each stands
 in its group's queue from PREPARE_COMMIT until it is placed or aborted, and only the head is placed:
 
-    enter a, enter b, decide b  → nobody       (a is undecided)
+    enter a, enter b, decide b  → none         (a is undecided)
     decide a                    → a, then b    (or, if a is aborted: b)
 
 A queue exists only while something stands in it. A decided transaction was answered, though it may not be placed yet:

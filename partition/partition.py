@@ -150,7 +150,7 @@ class Partition:
         """The log is being deleted, and takes nothing more."""
         self._shard = shard
         self._decided: trio.Event | None = None
-        """Set when something is no longer in doubt, if somebody waits for that."""
+        """Set when a transaction is decided, if somebody waits for that."""
 
     @property
     def leader_epoch(self) -> LeaderEpoch:

@@ -181,6 +181,14 @@ class _Supervisor:
     async def run(self, processes: Sequence[int]) -> bool:
         """`processes` are those of the shards, by number."""
         self._state, effects = begin(self._settings.processes, processes, trio.current_time())
+        idle = self._settings.processes - len({*processes})
+        if idle:
+            log.warning(
+                "processes without a shard are not started",
+                processes=idle,
+                shards=len(processes),
+                action="give them shards: fairlog shard add, or fairlog shard move",
+            )
         try:
             with (
                 trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals,

@@ -376,6 +376,21 @@ def test_next_supervisor_gives_each_shard_to_its_process(make: Make) -> None:
     )
 
 
+def test_more_processes_than_shards_are_told_of(make: Make) -> None:
+    """A directory that was first started with one process has one shard: more processes are not used by themselves."""
+    supervisor = make("--processes", "3", shards="1")
+    supervisor.lines(1)
+    (line,) = supervisor.logged("processes without a shard are not started")
+    assert (line["processes"], line["shards"]) == (2, 1)
+    supervisor.tell(signal.SIGTERM)
+    assert supervisor.outcome() == (0, "")
+    enough = make("--processes", "2", shards="2")
+    enough.lines(2)
+    assert not enough.logged("processes without a shard are not started")
+    enough.tell(signal.SIGTERM)
+    assert enough.outcome() == (0, "")
+
+
 def test_shard_that_cannot_be_served_where_it_moved_is_told_to_who_asked(make: Make) -> None:
     """The process ends, and is started again with it; the shard can be moved away from there."""
     start = "if number == 1 and os.environ['FAIRLOG_PROCESS'] == '0': open('/nonexistent/file')"
