@@ -508,5 +508,5 @@ def test_user_whose_files_the_node_could_not_open_is_refused(
     """Such as root, beside a node that is not."""
     user = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    with pytest.raises(BackupRefused, match=f"run the command as the user {user}"):
+    with pytest.raises(BackupRefused, match=f"run the command as user {user}"):
         back_up(stopped, tmp_path / "target")
