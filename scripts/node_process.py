@@ -60,8 +60,8 @@ def _processes_of(supervisor: int) -> dict[int, int]:
     return found
 
 
-def _has_ended(pid: int) -> bool:
-    """A zombie has, too: whoever is to reap it takes his time."""
+def has_ended(pid: int) -> bool:
+    """Whether the process has let go of its files and locks. A zombie has: whoever is to reap it takes his time."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
@@ -69,7 +69,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def _wait_for_end(pids: Sequence[int]) -> None:
-    while not all(map(_has_ended, pids)):
+    while not all(map(has_ended, pids)):
         time.sleep(POLL_S)
 
 

@@ -32,7 +32,7 @@ from fairlog.groups.persisted_group_store import PersistedGroupStore
 from fairlog.last_run import move_note
 from fairlog.verify.verification import Verification
 from fairlog_types import LeaderEpoch, LogKind, ShardNumber
-from scripts.node_process import ROOT, NodeProcess
+from scripts.node_process import ROOT, NodeProcess, has_ended
 from shard.cutting import Cutting
 from shard.directory import shard_directories
 from shard.partitions import Partitions
@@ -231,10 +231,6 @@ def _commit(producer: RawProducer) -> None:
     """It may be answered: it is decided, and whoever reads waits for the rest."""
     with suppress(Unanswered, Refused):
         producer.end(commit=True)
-
-
-def has_ended(pid: int) -> bool:
-    return armed.number_of(pid) is None
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

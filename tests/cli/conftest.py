@@ -66,7 +66,9 @@ class FakeBroker:
     def _serve(self, stream: socket.socket) -> None:
         with stream.makefile("rb") as incoming:
             while prefix := incoming.read(4):
-                frame = incoming.read(struct.unpack(">i", prefix)[0])
+                frame = incoming.read(struct.unpack(">i", prefix)[0]) if len(prefix) == 4 else b""
+                if len(frame) < 8:  # whoever had this port before is still looked for, by something else than a client
+                    return
                 key, version, correlation_id = struct.unpack_from(">hhi", frame)
                 request_type = load_request_schema(key, version)
                 _, offset = entity_reader(request_type.__header_schema__)(frame, 0)
