@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
-from coordinator.settings import CoordinatorSettings
-from coordinator.transaction_groups import journal_of
 from partition.modes import JOURNAL, MARKERS, TransactionMode
 from shard.ends import AskedEnds, EndRefusal
-from tests.shard.neighbours import COUNT, SETTINGS, Cluster, log_of, open_cluster, shard_of
-
-OWN, OTHER = log_of(0), log_of(1)
-GROUP = next(name for name in map(str, range(100)) if journal_of(name, COUNT) == 0)
-SLOW, FAST = f"{GROUP}::slow", f"{GROUP}::fast"
-GROUPED = replace(SETTINGS, coordinator=CoordinatorSettings(group_separator="::"))
-
-
-async def one_waits_for_another(cluster: Cluster, nursery: trio.Nursery) -> None:
-    """FAST has committed to the own log, and was answered; SLOW, before it in the group, waits for the other disk."""
-    slow, fast = await cluster.writer(SLOW), await cluster.writer(FAST)
-    await slow.write({OTHER: [b"slow"]})
-    await fast.write({OWN: [b"fast"]})
-    cluster.disks[shard_of(OTHER)].hold(f"local/{OTHER}")
-    nursery.start_soon(slow.end)
-    await trio.sleep(0.1)
-    with trio.fail_after(10):
-        assert await fast.end() is None
+from tests.shard.neighbours import Cluster, open_cluster, shard_of
+from tests.shard.waiting_in_group import GROUPED, OWN, let_go, one_waits_for_another
 
 
 async def ask(cluster: Cluster, wait_s: float) -> AskedEnds:
@@ -50,7 +31,7 @@ async def test_end_has_a_commit_that_waits_in_its_group(tmp_path: Path, mode: Tr
         end = asked.end(OWN)
         assert end is not None
         assert end >= 1
-        assert await cluster.committed(OWN) == [b"fast"]
+        assert await cluster.committed(OWN) == [b"first"]
 
 
 async def test_end_is_refused_if_the_disk_fails_meanwhile(tmp_path: Path) -> None:
@@ -74,12 +55,12 @@ async def test_end_is_refused_if_the_disk_fails_meanwhile(tmp_path: Path) -> Non
         assert refusals == [EndRefusal.STORAGE]
         later = await ask(cluster, 20.0)
         assert await later.reached(OWN) is EndRefusal.STORAGE
-        cluster.disks[shard_of(OTHER)].let_go()
+        let_go(cluster)
 
 
 async def release_later(cluster: Cluster) -> None:
     await trio.sleep(0.2)
-    cluster.disks[shard_of(OTHER)].let_go()
+    let_go(cluster)
 
 
 async def test_end_is_refused_if_that_takes_too_long(tmp_path: Path) -> None:
@@ -89,7 +70,7 @@ async def test_end_is_refused_if_that_takes_too_long(tmp_path: Path) -> None:
         await one_waits_for_another(cluster, nursery)
         asked = await ask(cluster, 0.3)
         assert await asked.reached(OWN) is EndRefusal.NOT_YET
-        cluster.disks[shard_of(OTHER)].let_go()
+        let_go(cluster)
         again = await ask(cluster, 20.0)
         assert await again.reached(OWN) is None
         assert again.end(OWN) == 1

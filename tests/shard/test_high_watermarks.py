@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import trio
 
 from fairlog_types import LogId, ShardNumber
+from shard import high_watermarks
 from shard.high_watermarks import WAIT_S, FindHighWatermarks
 from tests.shard.neighbours import Cluster, log_of, open_cluster
 from tests.shard.test_cutting import is_command
@@ -46,9 +48,26 @@ async def test_shard_that_is_down_is_left_out_after_a_moment_and_not_asked_more(
         began_s = trio.current_time()
         assert await told(cluster) == {}
         assert trio.current_time() - began_s < WAIT_S
-        bodies = {message.number for _, _, message in cluster.way.carried if is_command(message, FindHighWatermarks)}
-        assert len(bodies) == 1
+        questions = {message.number for _, _, message in cluster.way.carried if is_command(message, FindHighWatermarks)}
+        assert len(questions) == 1
         await cluster.start_again(1, left)
         with trio.fail_after(20):
             while await told(cluster) != {OTHER: 1}:  # noqa: ASYNC110 - what was asked before is answered first
                 await trio.sleep(0.05)
+
+
+async def test_many_logs_are_asked_about_in_several_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them are told."""
+    monkeypatch.setattr(high_watermarks, "LOGS_PER_QUESTION", 2)
+    logs = [log_of(1, number) for number in range(5)]
+    async with open_cluster(tmp_path, logs_each=len(logs)) as cluster:
+        cluster.way.keep_order()
+        writer = await cluster.writer("w")
+        await writer.write({log: [b"a"] * number for number, log in enumerate(logs)})
+        assert await writer.end() is None
+        await cluster.values(*logs)
+        with trio.fail_after(20):
+            found = await cluster.shards[ShardNumber(0)].high_watermarks_elsewhere(logs)
+        assert found == {log: number for number, log in enumerate(logs)}
+        questions = {message.number for _, _, message in cluster.way.carried if is_command(message, FindHighWatermarks)}
+        assert len(questions) == 3
