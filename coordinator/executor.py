@@ -63,9 +63,9 @@ from journal.journal import NoFiles
 
 T = TypeVar("T")
 
-COPY_PATIENCE_S = 20.0
-"""How long InitProducerId waits until the last instance's commits are visible: less than Kafka's clients wait for an
-answer (`request.timeout.ms`, 30 s). Then the client asks again, and is granted the same epoch."""
+COPY_PATIENCE_S = 5.0
+"""How long InitProducerId waits until the last instance's commits are visible: less than any client waits for an answer
+(franz-go 10 s, the command line 15, Java 30). Then the client asks again, and is granted the same epoch."""
 
 _NO_FILES_PAUSE_S = 0.5
 """Between two attempts to write COMMITTED while no file can be opened."""

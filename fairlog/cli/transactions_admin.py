@@ -161,7 +161,7 @@ def fence(connection: Connection, transactional_id: str) -> tuple[int, bool]:
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         answer = connection.request(request, InitProducerIdResponse)
-        # A transaction that is just being decided: the one answer that means "ask again".
+        # A transaction is just being decided, or takes long to be copied: the one answer that means "ask again".
         if answer.error_code is not ErrorCode.concurrent_transactions or time.monotonic() > deadline:
             check(f"fencing transactional id {transactional_id}", answer.error_code)
             return int(answer.producer_epoch), before.state == _OPEN

@@ -4,6 +4,8 @@ Behaviour
 - Without a transactional id: a new producer id, epoch 0.
 - With one: the caller becomes its only current producer. What the last instance left open is ended first, and its epoch
   is fenced. A repetition on the same connection gets the same answer, and does not fence its own sender.
+- What the last instance committed can be read before the answer. If that takes long, because another shard's process is
+  down, the answer is CONCURRENT_TRANSACTIONS; the same request on the same connection gets the same epoch then.
 - Two-phase commit with another system (KIP-939): `Enable2Pc` asks for transactions without a time-out, which the
   setting `transactions.two_phase_commit_enable` has to allow; with `KeepPreparedTxn` an open transaction stays open,
   and the answer names the epoch in which it was written, and the epoch that may end it. Without a transactional id both
