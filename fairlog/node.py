@@ -29,13 +29,12 @@ import trio
 
 from coordinator.settings import CoordinatorSettings
 from fairlog import __version__
-from fairlog.backup.taking_over import take_over
 from fairlog.broker import Broker
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.cluster.interface import BrokerAddress
 from fairlog.config import ConfigError, Ready, Settings, advertised_address
 from fairlog.config_values import Address
-from fairlog.data_directory import CLUSTER, CLUSTER_STORE
+from fairlog.data_directory import CLUSTER
 from fairlog.groups.committed import CommittedOffsets, OffsetsSettings, OffsetsStorage
 from fairlog.groups.consumer.cluster_topics import ClusterTopics
 from fairlog.groups.consumer.service import ConsumerGroups
@@ -57,11 +56,12 @@ from fairlog.native.protocol import NativeProtocol
 from fairlog.neighbourhood import INTERNAL_HOST, Coordinators, Neighbourhood
 from fairlog.node_view import NodeView, Parts
 from fairlog.open_files import raise_open_files_limit
+from fairlog.preparation import require_cluster_store, take_over_backup
 from fairlog.retention.task import Retention
 from fairlog.topics import LocalTopics
-from fairlog_types import CorruptStorage, LeaderEpoch, ShardNumber
+from fairlog_types import LeaderEpoch, ShardNumber
 from journal.journal import Fsync
-from shard.directory import ShardDirectory, shard_directories, shard_directory
+from shard.directory import ShardDirectory, shard_directory
 from shard.offsets import OffsetsLogs
 from shard.shard import Shard, ShardSettings, close_in_thread, open_shard, open_storage
 
@@ -112,7 +112,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             view = NodeView(_now_ms, None if settings.shards == 1 else settings.shard)
             admin = await _open_admin(stack, settings, view)
             if settings.shards == 1:
-                await trio.to_thread.run_sync(_take_over_backup, settings)
+                await trio.to_thread.run_sync(take_over_backup, settings)
             directory = shard_directory(settings.data_dir, ShardNumber(settings.shard))
             own_note = None if settings.shards == 1 else directory
             last_run = await trio.to_thread.run_sync(LastRun.read, settings.data_dir, own_note)
@@ -265,49 +265,8 @@ async def _open_admin(stack: AsyncExitStack, settings: Settings, view: NodeView)
     return bound
 
 
-def _take_over_backup(settings: Settings) -> None:
-    """If the data directory is a backup, make it one of a node, before anything in it is opened. Blocks."""
-    manifest = take_over(
-        settings.data_dir,
-        node_id=settings.node_id,
-        map_bytes=settings.datalog.map_bytes,
-        fsync=Fsync(settings.journal.fsync),
-        now_ms=_now_ms(),
-    )
-    if manifest is not None:
-        sinks = None if manifest.sinks is None else len(manifest.sinks)
-        log.info("restored from a backup", made_ms=manifest.made_ms, cluster_id=manifest.cluster_id, sinks=sinks)
-        if sinks is None:
-            log.warning("the backup is of version 1 and knows no sinks: a batch that is replayed is written again")
-
-
-def prepare(settings: Settings) -> None:
-    """What comes before the processes of several shards start: make what they share. Blocks; for the supervisor.
-
-    Of a backup it makes a data directory first. Raises StoreMismatch, CorruptStorage, StorageFailure.
-    """
-    _take_over_backup(settings)
-    _require_cluster_store(settings)
-    EmbeddedStore.prepare(
-        settings.data_dir / CLUSTER,
-        node_id=settings.node_id,
-        group_journal_count=settings.journal.group_journals,
-        shards=settings.shards,
-        group_separator=settings.transactions.group_separator,
-    )
-    broker_secret.load_or_make(settings.data_dir)
-
-
-def _require_cluster_store(settings: Settings) -> None:
-    store = settings.data_dir / CLUSTER_STORE
-    lost = not store.exists() or store.stat().st_size == 0
-    if lost and any(shard.data_logs.exists() for shard in shard_directories(settings.data_dir)):
-        # The first start makes the store first. Without it, all other data would lie there without a name.
-        raise CorruptStorage(f"the cluster store {store} is missing or empty, beside data logs. Put it back.")
-
-
 async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedStore:
-    _require_cluster_store(settings)
+    require_cluster_store(settings)
     cluster = await trio.to_thread.run_sync(
         partial(
             EmbeddedStore.open,

@@ -17,7 +17,6 @@ A backup that fails is removed, and the directory is as empty as before. One tha
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -33,6 +32,7 @@ from datalog.foreign import ForeignEnvironment
 from datalog.handles import Transaction
 from datalog.layout import DamagedValue
 from datalog.lmdb_pages import DamagedPage
+from fairlog.backup.checksums import checksum
 from fairlog.backup.copied_logs import CopiedLogs
 from fairlog.backup.fences import fences_of
 from fairlog.backup.group_journals import GroupJournalsAround
@@ -46,7 +46,6 @@ from fairlog_types import CorruptStorage, StorageFailure
 from journal.segment_file import sync_directory, write_all
 from shard.directory import ShardDirectory
 
-_HASHED_AT_ONCE = 1 << 20
 _LOOK_S = 0.1
 """How often the progress is reported."""
 
@@ -234,21 +233,6 @@ def _copy(environment: ForeignEnvironment, transaction: Transaction, target: Pat
 def _checked(path: Path, told: Callable[[Progress], None]) -> CopiedFile:
     size_bytes = path.stat().st_size
     return CopiedFile(size_bytes, checksum(path, lambda done: told(Progress("checksums", done, size_bytes))))
-
-
-def checksum(path: Path, told: Callable[[int], None] = lambda _: None) -> str:
-    """SHA-256 of a file, as 64 hex digits. Raises OSError."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        for chunk in _chunks(file.read):
-            found.update(chunk)
-            told(file.tell())
-    return found.hexdigest()
-
-
-def _chunks(read: Callable[[int], bytes]) -> Iterator[bytes]:
-    while chunk := read(_HASHED_AT_ONCE):
-        yield chunk
 
 
 def _write(path: Path, data: bytes) -> None:

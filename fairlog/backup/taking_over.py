@@ -30,7 +30,7 @@ from coordinator.lane_ids import group_of_sink
 from coordinator.transaction_groups import journal_of
 from datalog.environment import LmdbDataLogs
 from datalog.interface import Mark
-from fairlog.backup.making import checksum
+from fairlog.backup.checksums import checksum
 from fairlog.backup.manifest import BadManifest, Manifest, decode_manifest_untrusted
 from fairlog.cluster.content import StoreContent
 from fairlog.cluster.opening import of_another_node

@@ -161,7 +161,7 @@ def run_as_process(settings: Settings, serve_node: ServeNode) -> None:
 
 def _prepare(settings: Settings) -> None:
     """Make, once, what all processes share: they would make it at the same time, and each another."""
-    from fairlog.node import prepare
+    from fairlog.preparation import prepare
 
     prepare(settings)
     if settings.admin.listen is not None and settings.admin.token is None:

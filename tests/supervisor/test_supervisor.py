@@ -53,7 +53,8 @@ import fairlog.supervisor.supervising
 fairlog.supervisor.supervising._MARGIN_S = {margin_s}
 if {shards}:
     fairlog.supervisor.supervising.shards_of = lambda settings: {shards}
-sys.modules["fairlog.node"] = types.SimpleNamespace(serve=serve, prepare=lambda settings: None)
+sys.modules["fairlog.node"] = types.SimpleNamespace(serve=serve)
+sys.modules["fairlog.preparation"] = types.SimpleNamespace(prepare=lambda settings: None)
 from fairlog.cli import main
 main()
 """
