@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from scripts.node_process import NodeProcess
 from tests.clients import raw_client as raw
@@ -20,6 +21,18 @@ TOPIC = "t"
 REQUEST_TIMED_OUT = 7
 KAFKA_STORAGE_ERROR = 56
 WAIT_S = 15.0
+
+
+T = TypeVar("T")
+
+
+def until(look: Callable[[], T], otherwise: str = "it did not come") -> T:
+    """What `look` answers as soon as that is true; after 15 seconds the test fails with the sentence."""
+    deadline = time.monotonic() + WAIT_S
+    while not (found := look()):
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.02)
+    return found
 
 
 def refusal(node: NodeProcess) -> str:

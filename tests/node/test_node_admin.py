@@ -9,7 +9,6 @@ import http.client
 import json
 import socket
 import stat
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from scripts.node_process import NodeProcess
 from shard.partitions import Partitions
 from tests.clients import raw_client as raw
 from tests.clients.raw_client import RawClient, batch
-from tests.node.nodes import TOPIC, WAIT_S, Producer, produce, read, read_when, refusal
+from tests.node.nodes import TOPIC, WAIT_S, Producer, produce, read, read_when, refusal, until
 
 pytestmark = pytest.mark.slow
 
@@ -64,15 +63,6 @@ def ask(url: str, path: str, body: object = None, *, token: str = "") -> tuple[i
         connection.close()
     is_document = (answer.getheader("content-type") or "").startswith("application/json")
     return answer.status, json.loads(content) if is_document else content.decode()
-
-
-def until(what: Callable[[], Any]) -> Any:
-    """Ask again until there is an answer."""
-    deadline = time.monotonic() + WAIT_S
-    while not (answer := what()):
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.02)
-    return answer
 
 
 def metrics(node: NodeProcess) -> dict[tuple[str, tuple[str, ...]], float]:

@@ -15,7 +15,7 @@ from scripts.node_process import NodeProcess
 from tests.clients import raw_client as raw
 from tests.clients.raw_client import RawClient
 from tests.datalog.batches import keyed_batch
-from tests.node.nodes import WAIT_S
+from tests.node.nodes import WAIT_S, until
 from tests.node.test_node_disk import forbid_growth
 from tests.retention.cleaning_model import Row, map_of, values_of
 from tests.shards import shard_in
@@ -73,13 +73,6 @@ def verify(node: NodeProcess) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 CLEANING = [("before_commit", 1), ("after_commit", 1), ("before_mark", 1), ("before_mark", 3)]
 DELETION = [("before_commit", 2), ("after_commit", 2)]
 
@@ -118,7 +111,7 @@ def test_kill_in_the_middle_of_a_compaction_loses_nothing(new_node: NewNode, poi
         for start in (0, len(written) // 2):
             assert map_of(read(client, "t", start)) == map_of(written[start:])
         written += produce(client, "t", (b"end", b"e"))
-        wait_until(lambda: len(read(client, "t")) <= 30, "the next cleaning has not ended it")
+        until(lambda: len(read(client, "t")) <= 30, "the next cleaning has not ended it")
         assert map_of(read(client, "t")) == map_of(written)
     assert node.stop() == 0
     verify(node)
@@ -151,7 +144,7 @@ def test_kill_in_the_middle_of_a_deletion_leaves_a_log_that_starts_somewhere(
             except OutOfRange:
                 return set()  # more has gone since the start was asked for
 
-        wait_until(lambda: values() == {b"young"}, "the old records are still there")
+        until(lambda: values() == {b"young"}, "the old records are still there")
     node.kill()
     node.start()
     with RawClient(node.address) as client:
@@ -175,7 +168,7 @@ def test_full_disk_in_compaction_refuses_no_writes_and_passes(new_node: NewNode)
                 produce(client, f"ballast{number}", (b"k", bytes(1_000_000)))
         for number in range(50):
             produce(client, "t", (b"%d" % (number % 5), b"x"))
-        wait_until(lambda: len(read(client, "t")) <= 11, "there was no first cleaning")
+        until(lambda: len(read(client, "t")) <= 11, "there was no first cleaning")
         data_file = shard_in(node.data_dir).data_logs_file
         forbid_growth(node, data_file.stat().st_size)
         written = read(client, "t")
@@ -193,7 +186,7 @@ def test_full_disk_in_compaction_refuses_no_writes_and_passes(new_node: NewNode)
         assert map_of(read(client, "t")) == map_of(written)
         forbid_growth(node, 1 << 40)
         written += produce(client, "t", (b"5", b"end"))
-        wait_until(lambda: len(read(client, "t")) <= 12, "it was not tried again")
+        until(lambda: len(read(client, "t")) <= 12, "it was not tried again")
         assert map_of(read(client, "t")) == map_of(written)
     node.stop()
     assert "Traceback" not in node.log_path.read_text(encoding="utf-8")
