@@ -26,6 +26,8 @@ has a successor is whole.
 node that appends the same frames has them at the same positions, with the same bytes but for their local envelopes
 (`frame`). Only `advance` skips some, after a loss that no other node has had.
 
+*Reading.* `segments` knows every segment that is there: it reads frames, and deletes whole segments.
+
 Keeps invariant 11 (`reclaim` deletes whole segments that the caller has done with, never the last one) and 12:
 the first failed write or sync sets `failed` for good; waiters and appends get StorageFailure, reads go on.
 It does not know what the frames mean. Formats: docs/formats/journal-segment.md.
@@ -35,26 +37,25 @@ from __future__ import annotations
 
 import heapq
 import os
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from operator import attrgetter
 from pathlib import Path
 
 import structlog
 import trio
 
-from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, StorageFailure
+from fairlog_types import JournalPosition, LeaderEpoch, StorageFailure
 from journal.failpoints import reach
 from journal.flush import Flusher
 from journal.frame import HEADER_BYTES, LARGE_FRAME_BYTES, Buffer, encode_frame, padded
 from journal.preallocation import NoFiles, NoRoom, Preallocation, refused_to_open
-from journal.reading import FrameAt, ReadableSegment, read_frames, read_payload
+from journal.reading import FrameAt
 from journal.reopen import Reopened, reopen
 from journal.segment import Fsync, JournalKind, file_offset
-from journal.segment_file import OpenFile, SealedSegment, SegmentFile, let_go_of_cache
+from journal.segment_file import OpenFile, SegmentFile
+from journal.segments import Segments
 
 __all__ = ["FrameAt", "Fsync", "Journal", "JournalKind", "JournalSettings", "NoFiles", "NoRoom"]
 
@@ -101,8 +102,7 @@ class Journal:
         self._settings = settings
         self._waits_for_disk = settings.fsync is Fsync.COMMIT
         self._flusher = flusher
-        self._sealed = reopened.sealed
-        self._writing: list[SegmentFile] = [] if last is None else [last]
+        self._segments = Segments(directory, reopened.sealed, last)
         self._room = Preallocation(
             directory,
             active=last,
@@ -120,8 +120,6 @@ class Journal:
         self._under_flush: tuple[SegmentFile, ...] = ()
         self._waiters: list[tuple[JournalPosition, int, trio.Event]] = []
         self._waiter_numbers = count()
-        self._segments: tuple[SealedSegment | SegmentFile, ...] = (*self._sealed, *self._writing)
-        self._last_read: tuple[JournalPosition, OpenFile] | None = None
 
     @classmethod
     async def open(
@@ -183,7 +181,8 @@ class Journal:
     @property
     def start(self) -> JournalPosition:
         """Where the oldest segment that is still there begins; `end` if there is none."""
-        return self._segments[0].base if self._segments else self._end
+        oldest = self._segments.start
+        return self._end if oldest is None else oldest
 
     @property
     def end(self) -> JournalPosition:
@@ -323,7 +322,7 @@ class Journal:
         """
         if not self.begun or self.begun_with is self._settings.fsync:
             return
-        last = self._writing[-1]
+        last = self._segments.writing[-1]
         if last.end > last.base:
             await self._roll(lambda: self._end)
             await self._nothing_to_flush()
@@ -342,30 +341,7 @@ class Journal:
         was deleted, and the next try may succeed. StorageFailure if the disk refuses; then they go at the next restart.
         Cancelled: the deletion goes on in its thread.
         """
-        gone = [segment for segment in self._sealed if segment.end <= before]
-        if not gone:
-            return
-        self._sealed = self._sealed[len(gone) :]
-        self._index()
-
-        def work() -> None:
-            directory = OpenFile(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-            for segment in gone:
-                reach("journal.reclaim.before_delete")
-                segment.path.unlink()
-                # Each deletion on its own, so that a crash cannot leave an older segment and lose a newer one.
-                os.fsync(directory.fd)
-                reach("journal.reclaim.after_delete")
-
-        try:
-            await trio.to_thread.run_sync(work)
-        except OSError as error:
-            no_files = refused_to_open(self._directory, error)
-            if no_files is not None:
-                self._sealed = (*gone, *self._sealed)
-                self._index()
-                raise no_files from error
-            raise StorageFailure(f"{self._directory}: old segments cannot be deleted: {error}") from error
+        await self._segments.reclaim(before)
 
     async def close(self) -> None:
         """Put everything on disk, leave a close mark as witness, and let go of the files. Idempotent.
@@ -380,7 +356,7 @@ class Journal:
             await self._room.settle()
             if self.failed is not None:
                 raise self._refusal()
-            if self._writing and self._closed_at != self._end:
+            if self._segments.writing and self._closed_at != self._end:
                 await self._nothing_to_flush()
                 reach("journal.close.before")
                 await self._mark_closed()
@@ -391,9 +367,7 @@ class Journal:
             if spare is not None:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(lambda: spare.path.unlink(missing_ok=True))
-            for segment in self._writing:
-                segment.open_file = None
-            self._last_read = None
+            self._segments.let_go_of_files()
 
     # Reading
 
@@ -403,17 +377,7 @@ class Journal:
         Raises CorruptStorage at a frame that is damaged, and if the journal does not reach back to `start` or ends
         before it; StorageFailure if the disk refuses.
         """
-        if not self.start <= start <= self._end:
-            raise CorruptStorage(
-                f"{self._directory}: frames from position {start} on are needed, but the journal goes from "
-                f"{self.start} to {self._end}. Segments are missing, or it belongs to another data log."
-            )
-        for segment in self._segments:
-            if segment.end > start:
-                try:
-                    yield from read_frames(self._readable(segment), max(start, segment.base))
-                except OSError as error:
-                    raise self._unreadable(segment, error) from error
+        return self._segments.frames(start, self._end)
 
     def read_payload(self, position: JournalPosition, frame_bytes: int) -> bytearray:
         """The payload of the frame at `position`, which takes `frame_bytes` (to the next frame). For any thread.
@@ -421,15 +385,7 @@ class Journal:
         Raises CorruptStorage, naming file and byte, if there is no such frame; NoFiles if the file cannot be opened
         just now; StorageFailure if the disk refuses.
         """
-        segments = self._segments
-        found = bisect_right(segments, position, key=attrgetter("base")) - 1
-        if found < 0:
-            raise CorruptStorage(f"{self._directory}: position {position} is before the journal's start, {self.start}")
-        segment = segments[found]
-        try:
-            return read_payload(self._readable(segment), position, frame_bytes)
-        except OSError as error:
-            raise self._unreadable(segment, error) from error
+        return self._segments.read_payload(position, frame_bytes)
 
     def let_go(self, position: JournalPosition, frame_bytes: int) -> None:
         """The frame there has been copied, and will not be read again in this run. For any thread; never fails.
@@ -437,32 +393,26 @@ class Journal:
         A large one that is on disk leaves the page cache: what is appended next takes its memory, which the processor,
         and the host of a virtual machine, have at hand, where fresh memory is not. A small one is not worth the call.
         """
-        if frame_bytes < LARGE_FRAME_BYTES or position + frame_bytes > self._synced:
-            return
-        for segment in reversed(self._segments):
-            if segment.base <= position:
-                opened = self._open_already(segment)
-                if opened is not None:
-                    let_go_of_cache(opened.fd, file_offset(position, segment.base), frame_bytes)
-                return
+        if frame_bytes >= LARGE_FRAME_BYTES and position + frame_bytes <= self._synced:
+            self._segments.drop_from_cache(position, frame_bytes)
 
     # The flusher's side (`Flushable`)
 
     def wants_flush(self) -> bool:
         """Whether something is not on disk, or a full segment waits to be sealed."""
-        return self.failed is None and (self._synced < self._end or len(self._writing) > 1)
+        return self.failed is None and (self._synced < self._end or len(self._segments.writing) > 1)
 
     def flush_file(self) -> tuple[OpenFile, JournalPosition] | None:
         """The one file that a flush has to sync, and through where; None if a segment is to be sealed or named."""
-        active = self._writing[-1]
-        if len(self._writing) > 1 or not active.published or active.open_file is None:
+        active = self._segments.writing[-1]
+        if len(self._segments.writing) > 1 or not active.published or active.open_file is None:
             return None
         self._under_flush = (active,)
         return active.open_file, active.end
 
     def flush_work(self) -> Callable[[], JournalPosition]:
         """One flush, to be run in a thread."""
-        chain = self._under_flush = tuple(self._writing)
+        chain = self._under_flush = tuple(self._segments.writing)
         sync = self._flusher.sync
 
         def work() -> JournalPosition:
@@ -489,9 +439,7 @@ class Journal:
             return
         self._synced = max(self._synced, outcome)
         if full:
-            self._sealed += tuple(segment.as_sealed() for segment in full)
-            del self._writing[: len(full)]
-            self._index()
+            self._segments.sealed(full)
         self._wake_waiters()
 
     # Within
@@ -534,15 +482,11 @@ class Journal:
         except OSError as error:
             raise self._fail("beginning a segment", error) from error
         self._room.began()
-        self._writing.append(segment)
+        self._segments.began(segment)
         self._end = base
-        self._index()
         # Also with fsync=never: the sooner it is sealed, the less has to be recovered from a nameless file.
         self._flusher.start(self)
         return segment
-
-    def _index(self) -> None:
-        self._segments = (*self._sealed, *self._writing)
 
     async def _wait_for(self, through: JournalPosition) -> None:
         if through <= self._synced:
@@ -573,7 +517,7 @@ class Journal:
     async def _mark_closed(self) -> None:
         """Return once the close mark is on disk. Everything else is, so no flush is under way."""
         try:
-            self._writing[-1].mark_closed()
+            self._segments.writing[-1].mark_closed()
         except OSError as error:
             no_files = refused_to_open(self._directory, error)
             if no_files is None:
@@ -608,24 +552,6 @@ class Journal:
         return StorageFailure(
             str(self.failed) if self.failed is not None else f"{self._directory}: the journal is closed"
         )
-
-    def _readable(self, segment: SealedSegment | SegmentFile) -> ReadableSegment:
-        # The last file read stays open. Two threads may each open one; the one that is not kept closes by itself.
-        open_file = self._open_already(segment)
-        if open_file is None:
-            open_file = OpenFile(segment.path, os.O_RDONLY)
-            self._last_read = (segment.base, open_file)
-        return ReadableSegment(segment.path, open_file, segment.base, segment.end, segment.salt)
-
-    def _open_already(self, segment: SealedSegment | SegmentFile) -> OpenFile | None:
-        open_file = segment.open_file if isinstance(segment, SegmentFile) else None
-        kept = self._last_read
-        if open_file is None and kept is not None and kept[0] == segment.base:
-            return kept[1]
-        return open_file
-
-    def _unreadable(self, segment: SealedSegment | SegmentFile, error: OSError) -> StorageFailure:
-        return refused_to_open(self._directory, error) or StorageFailure(f"{segment.path}: cannot be read: {error}")
 
 
 def _leave_in_memory(_fd: int) -> None:
