@@ -74,7 +74,7 @@ class Neighbourhood:
             disconnected=self._disconnected,
             while_all_hold=self._while_all_hold if cluster.shard == TAKER else None,
         )
-        self.neighbours = Neighbours(cluster.placement, self._other_shard_of, self._peers)
+        self.neighbours = Neighbours(cluster.placement, self._other_shard_of, cluster.catch_up, self._peers)
         """What the shard is to know of the others."""
 
     @property

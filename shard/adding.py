@@ -8,6 +8,7 @@ the log, and takes the batch then. It asks as often as it likes: a log that was 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import trio
@@ -62,15 +63,18 @@ class Adding:
 class AddingForOthers:
     """Has this shard's coordinator add logs for the shards that lead them."""
 
-    def __init__(self, coordinator: Coordinator, commits: Commits) -> None:
+    def __init__(self, coordinator: Coordinator, commits: Commits, catch_up: Callable[[], Awaitable[None]]) -> None:
+        """`catch_up` returns when the log of each message that has come is known here."""
         self._coordinator = coordinator
         self._commits = commits
+        self._catch_up = catch_up
 
     async def add(self, message: AddLog) -> LogAdded:
         """Carry out a command of another shard, once this one has recovered."""
         await self._commits.until_recovered()
         who = message.transactional_id, message.producer_id, message.producer_epoch
         try:
+            await self._catch_up()  # the topic may be a moment old, and the log's leader the first to know it
             added = await self._coordinator.add_logs(*who, (message.log,), None)
         except StorageFailure:
             return LogAdded(Refusal.STORAGE)

@@ -93,7 +93,9 @@ class Neighbours:
 
     placement: Placement
     shard_of: Callable[[LogId], ShardNumber | None]
-    """Which of them leads a log; None if none of them does."""
+    """Which of them leads a log; None if none of them does, or if the log's topic is not known here yet."""
+    catch_up: Callable[[], Awaitable[None]]
+    """Returns when every topic that was made before is known here. Raises StorageFailure, CorruptStorage."""
     transport: Transport
 
 
@@ -342,7 +344,7 @@ async def open_shard(
             own_cuts = OwnCuts(partitions, coordinator, commits, kept_cuts.kept)
             cutting = Cutting(directory.number, own_cuts, links, neighbours.shard_of)
             own_offsets = OwnOffsets(directory.number, leader_epoch)
-            adding = AddingForOthers(coordinator, commits)
+            adding = AddingForOthers(coordinator, commits, neighbours.catch_up)
             connections = _Connections(
                 commits,
                 links,

@@ -203,7 +203,9 @@ class _Settling:
                 whole_since=partial(last_run.whole_since, leader_epoch),
                 offsets_decided=lambda _log, _txid, _visible_at: None,
                 now_ms=_now_ms,
-                neighbours=Neighbours(cluster.placement, other_shard_of, _Outgoing(number, self._inboxes)),
+                neighbours=Neighbours(
+                    cluster.placement, other_shard_of, cluster.catch_up, _Outgoing(number, self._inboxes)
+                ),
             )
         )
 

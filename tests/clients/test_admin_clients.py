@@ -258,15 +258,17 @@ def test_records_get_the_nodes_time_if_their_topic_says_so(
 def test_config_of_a_broker_changed_at_run_time_holds_at_once_and_over_a_restart(
     fresh_node: Callable[..., NodeProcess],
 ) -> None:
-    """The largest batch that the node takes, set for this broker; what is read-only is refused by name."""
+    """The largest batch that the leader takes, set for its broker; what is read-only is refused by name."""
     node = fresh_node()
     admin = AdminClient({"bootstrap.servers": node.address})
+    done(admin.create_topics([NewTopic("t", 1)]))
+    leader = str(admin.list_topics("t", timeout=WAIT_S).topics["t"].partitions[0].leader)
 
     def of_broker(*entries: ConfigEntry) -> ConfigResource:
-        return ConfigResource(ResourceType.BROKER, "1", incremental_configs=list(entries))
+        return ConfigResource(ResourceType.BROKER, leader, incremental_configs=list(entries))
 
     def shown() -> tuple[str, int]:
-        configs = done(admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]))
+        configs = done(admin.describe_configs([ConfigResource(ResourceType.BROKER, leader)]))
         return configs["message.max.bytes"].value, configs["message.max.bytes"].source
 
     def send(size: int) -> None:
@@ -274,7 +276,6 @@ def test_config_of_a_broker_changed_at_run_time_holds_at_once_and_over_a_restart
             producer.send("t", 0, bytes(size))
             producer.flush()
 
-    done(admin.create_topics([NewTopic("t", 1)]))
     done(admin.incremental_alter_configs([of_broker(entry("message.max.bytes", SET, "2000"))]))
     for _ in range(2):
         assert shown() == ("2000", ConfigSource.DYNAMIC_BROKER_CONFIG.value)

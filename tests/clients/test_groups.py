@@ -323,7 +323,8 @@ def test_admin_of_confluent_kafka_sees_and_deletes_groups(member: MakeMember, no
     listed = {each.group_id: each for each in admin.list_consumer_groups(request_timeout=WAIT_S).result().valid}
     assert listed[group].state is confluent_kafka.ConsumerGroupState.STABLE
     described = admin.describe_consumer_groups([group], request_timeout=WAIT_S)[group].result()
-    assert (described.partition_assignor, described.coordinator.id) == ("range", 1)
+    assert described.partition_assignor == "range"
+    assert described.coordinator.id in range(1, node.processes + 1)
     (only,) = described.members
     assert {each.partition for each in only.assignment.topic_partitions} == set(range(PARTITIONS))
     assert only.host == "/127.0.0.1"

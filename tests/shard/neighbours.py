@@ -211,6 +211,12 @@ class Cluster:
     whole_since: dict[ShardNumber, LeaderEpoch] = field(default_factory=dict[ShardNumber, LeaderEpoch])
     """Of the shards whose tail was lost once: the leader epoch of the last start that found it so."""
 
+    not_known_yet: set[LogId] = field(default_factory=set[LogId])
+    """Logs whose topic was made a moment ago: only their leaders know them before the next `catch_up`."""
+
+    async def catch_up(self) -> None:
+        self.not_known_yet.clear()
+
     @property
     def shards(self) -> Mapping[ShardNumber, Shard]:
         return {number: each.shard for number, each in self.running.items()}
@@ -259,7 +265,8 @@ class Cluster:
                 now_ms=lambda: 1_000_000,
                 neighbours=Neighbours(
                     self.placement,
-                    lambda log: None if shard_of(log) == number else shard_of(log),
+                    lambda log: None if log in self.not_known_yet or shard_of(log) == number else shard_of(log),
+                    self.catch_up,
                     outgoing,
                 ),
             )

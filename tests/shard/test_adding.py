@@ -61,6 +61,17 @@ async def test_log_that_its_leader_adds_takes_part(tmp_path: Path) -> None:
         assert await cluster.values(LOG) == {LOG: [b"1", b"3"]}
 
 
+async def test_log_of_a_topic_that_the_coordinator_has_not_heard_of_is_added(tmp_path: Path) -> None:
+    """Regression: the first batch for a new topic was refused, as if there were no such partition."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        writer = await cluster.writer("t", COORDINATOR)
+        cluster.not_known_yet.add(LOG)
+        assert await add(cluster, writer) is None
+        assert isinstance(await writer.append(LOG, b"v"), Appended)
+        await end(writer)
+        assert await cluster.values(LOG) == {LOG: [b"v"]}
+
+
 async def test_log_is_not_added_to_an_epoch_that_has_ended(tmp_path: Path) -> None:
     """A late batch begins nothing, whatever the producer has open by now."""
     async with open_cluster(tmp_path / "run") as cluster:

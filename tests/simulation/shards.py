@@ -134,7 +134,10 @@ class ShardMachine(Machine):
             shard = ShardNumber(self._placed.of_log(log))
             return None if shard == self.number else shard
 
-        return Neighbours(Placement(self.plan.shards), other, Outgoing(self.way, self))
+        async def all_is_known() -> None:
+            """The topics were there before the first start."""
+
+        return Neighbours(Placement(self.plan.shards), other, all_is_known, Outgoing(self.way, self))
 
     @asynccontextmanager
     async def hearing(self, shard: Shard) -> AsyncIterator[None]:
