@@ -210,8 +210,10 @@ class Recording:
         assert isinstance(asked, recording.Dated)
         return [at for at, _, value in asked.made if value.outcome is Outcome.DONE]
 
-    def moments(self, count: int, rng: random.Random) -> list[int]:
-        """Sizes of the trace at which to cut, in order."""
+    def moments(self, count: int, rng: random.Random, *, after_commits: bool) -> list[int]:
+        """Sizes of the trace at which to cut, in order; `after_commits`: all of them right behind such an answer."""
+        if after_commits:
+            return sorted(rng.choices(self._answers(self.history.transactions), k=count))
         ends = [event.end for event in recording.read_trace(self.trace)]
         early = [end for end in ends if end <= self.begun]
         drawn = rng.choices(self._answers(self.history.transactions), k=round(count * COMMITTED_SHARE))
@@ -247,12 +249,13 @@ class Trial:
     keep_in: Path
     """For images that have failed."""
     rng: random.Random
+    after_commits: bool
     counts: Counter[str] = field(default_factory=Counter[str])
 
     def run(self, count: int) -> None:
         """Raises ImageFailed."""
         rebuilding = Rebuilding(self.recording.data, self.recording.trace)
-        for moment in self.recording.moments(count, self.rng):
+        for moment in self.recording.moments(count, self.rng, after_commits=self.after_commits):
             rebuilding.go_to(moment)
             place = self.scratch / "image"
             lost = rebuilding.write_image(place / "data", self.rng)
@@ -379,10 +382,14 @@ def run(
     *,
     load_s: float = LOAD_S,
     planted_bug: str | None = None,
+    after_commits: bool = False,
     keep_in: Path | None = None,
     say: Callable[[str], None],
 ) -> Counter[str]:
-    """Make recordings and judge so many images in all; an image that fails is kept. Raises ImageFailed."""
+    """Make recordings and judge so many images in all; an image that fails is kept. Raises ImageFailed.
+
+    `after_commits`: each image is of the moment right behind the answer to a commit.
+    """
     totals: Counter[str] = Counter()
     number = 0
     while totals["images"] < images:
@@ -391,7 +398,7 @@ def run(
         totals["recordings"] += 1
         totals["bytes recorded"] += made.trace.stat().st_size
         totals["events recorded"] += sum(1 for _ in recording.read_trace(made.trace))
-        trial = Trial(made, directory, keep_in or directory, random.Random(made.seed))
+        trial = Trial(made, directory, keep_in or directory, random.Random(made.seed), after_commits)
         try:
             trial.run(min(IMAGES_PER_RECORDING, images - totals["images"]))
         finally:

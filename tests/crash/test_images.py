@@ -48,6 +48,7 @@ def test_power_cuts_see_a_participant_that_was_not_flushed(tmp_path: Path) -> No
             tmp_path.resolve(),
             load_s=LOAD_S,
             planted_bug="skip-flush-of-one-participant",
+            after_commits=True,
             say=print,
         )
     print(red.value)  # noqa: T201
