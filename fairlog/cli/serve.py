@@ -15,6 +15,7 @@ Crash tests name a failpoint in the environment (`journal/failpoints.py`); it is
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -128,8 +129,12 @@ def serve(
     if process is None and (settings.processes > 1 or shards_of(settings) > 1):
         run_processes(settings, [sys.executable, *sys.orig_argv[1:], "--processes", str(settings.processes)])
         return
+    gc.disable()  # nothing that an import makes is garbage
     from fairlog.node import serve as serve_node  # the other commands need none of the broker
 
+    # All of it stays: a collection that looked through it would hold the event loop up for some 40 ms.
+    gc.freeze()
+    gc.enable()
     if process is None:
         run(settings_of_shard(settings, 0, 1), serve_node)
     else:
