@@ -229,7 +229,7 @@ class Executor:
     async def _make_room(self, entry: IdEntry, event: ev.Event) -> None:
         """For the longest record that the event can lead to; the others are short. Raises StorageFailure.
 
-        Before the step, because behind it there is no way back.
+        Before the step, because after it there is no way back.
         """
         producer, journal = entry.producer, self.journals[entry.journal]
         logs = _logs_of(producer)

@@ -1,7 +1,7 @@
 """What is done in a data directory before its shards are opened. All of it blocks.
 
-A node of one shard does it at its start. Of several shards the supervisor does it once, before it starts their
-processes (`prepare`): they would all do it at the same time. So nothing is imported here that only a serving node
+A node of one shard does it at its start. With several shards the supervisor does it once, before it starts their
+processes (`prepare`), which would all do it at the same time. So nothing is imported here that only a serving node
 needs.
 """
 
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 def prepare(settings: Settings) -> None:
     """Make what the processes of several shards share.
 
-    Of a backup it makes a data directory first. Raises StoreMismatch, CorruptStorage, StorageFailure.
+    First turns a backup into a data directory. Raises StoreMismatch, CorruptStorage, StorageFailure.
     """
     take_over_backup(settings)
     require_cluster_store(settings)
@@ -57,6 +57,7 @@ def take_over_backup(settings: Settings) -> None:
 
 
 def require_cluster_store(settings: Settings) -> None:
+    """Raises CorruptStorage if there are data logs, but not the store that names them."""
     store = settings.data_dir / CLUSTER_STORE
     lost = not store.exists() or store.stat().st_size == 0
     if lost and any(shard.data_logs.exists() for shard in shard_directories(settings.data_dir)):

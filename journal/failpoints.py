@@ -84,7 +84,7 @@ BETWEEN_SHARDS: Mapping[str, str] = {
     "cuts.keep.before_commit": "inside the LMDB transaction that keeps a cut over all shards in one of them",
     "cuts.keep.after_commit": "a cut is kept in one shard, perhaps not in others",
 }
-"""The points of what several shards do together; and what is true there. To kill: no disk is there that could fail."""
+"""The points of what several shards do together; and what is true there. These points can only kill."""
 
 _KNOWN = {**FAILPOINTS, **BETWEEN_SHARDS}
 

@@ -12,8 +12,8 @@ space. All else that touches the disk (making room, syncing, sealing, renaming) 
 *Room.* While the loop appends, room is made ahead of it (zeros, or blocks for large frames), and near a segment's limit
 a *spare*, which becomes the next segment in one step when a frame does not fit any more (`preallocation`). So
 `make_room` seldom waits; it is where a full disk shows, as `NoRoom`. `has_room` leaves a reserve for the small frames
-that decide transactions (APPLY, DISCARD, COMMITTED), which are appended without asking. Should even the reserve be used
-up, such a frame waits for room on the spot.
+that decide transactions, or follow from a decision (APPLY, DISCARD, COMMITTED, the next grant): they are appended
+without asking. Should even the reserve be used up, such a frame waits for room on the spot.
 
 *Rolling.* The next segment takes frames at once, under a name that recovery counts as not durable; the next flush
 seals the full one, syncs the new one and gives it its name, in this order (`segment_file`). Hence a segment that
@@ -26,7 +26,7 @@ has a successor is whole.
 node that appends the same frames has them at the same positions, with the same bytes but for their local envelopes
 (`frame`). Only `advance` skips some, after a loss that no other node has had.
 
-*Reading.* `segments` knows every segment that is there: it reads frames, and deletes whole segments.
+*Segments.* `segments` knows every one that is there: it reads their frames, and deletes whole ones.
 
 Keeps invariant 11 (`reclaim` deletes whole segments that the caller has done with, never the last one) and 12:
 the first failed write or sync sets `failed` for good; waiters and appends get StorageFailure, reads go on.

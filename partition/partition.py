@@ -427,7 +427,7 @@ class Partition:
 
         Everything that was answered with an offset, and every transaction that was decided, is placed (invariant 13);
         but for those in doubt, of which another shard's coordinator has not told the decision yet, and for those that
-        wait behind others of their group (`Coordinator.not_placed`).
+        wait for others of their group (`Coordinator.not_placed`).
         """
         state, visibility = self.state, self.visibility
         next_offset = state.next_offset

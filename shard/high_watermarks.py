@@ -42,7 +42,7 @@ class OtherHighWatermarks:
     """Asks other shards."""
 
     def __init__(self, links: Links, shard_of: Callable[[LogId], ShardNumber | None]) -> None:
-        """`shard_of` names the shard that leads a log; None if it is this one, or nobody does."""
+        """`shard_of` names the shard that leads a log; None if it is this one, or if the log has no leader."""
         self._links = links
         self._shard_of = shard_of
         self._asked: dict[ShardNumber, Asked] = {}

@@ -125,7 +125,7 @@ class OffsetsLogs:
         return await trio.to_thread.run_sync(partition.read_open)
 
     async def decided(self, log: LogId, txids: Collection[TxId]) -> bool:
-        """Return once none of these may be committed, or is, without being placed. False: the disk has failed.
+        """Return once each of these that is, or may be, committed has been placed. False: the disk has failed.
 
         What is only open is not waited for.
         """

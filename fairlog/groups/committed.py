@@ -288,7 +288,9 @@ class CommittedOffsets:
         return {partition: FetchedOffset(value, partition in pending) for partition, value in found.items()}
 
     async def _decided(self, log: LogId, group: str) -> bool:
-        """Whether commits that the coordinator of another shard may have answered are decided here, too, after waiting.
+        """Whether all commits that may have been answered are placed here, after waiting.
+
+        They may wait for the coordinator of another shard, or for an earlier one of their transactional group.
 
         False: it takes too long, or cannot be, as the disk has failed.
         """

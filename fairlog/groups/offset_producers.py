@@ -1,8 +1,8 @@
 """Which producers may write offsets in their transactions.
 
-Whoever the transactional id's coordinator knows as its current producer, in its current epoch. If the coordinator is
-another shard's, the offsets log itself decides, by the transaction that is open there; after a restart of either shard
-that coordinator is heard first, for the log may not know yet what goes on.
+The one that the transactional id's coordinator knows as its current producer, in its current epoch. If the coordinator
+is another shard's, the offsets log itself decides, by the transaction that is open there; after a restart of either
+shard that coordinator is heard first, because the log may not know yet which transactions go on.
 
 *Late requests* (invariant 10, in spirit): a TxnOffsetCommit has no number, so one that was delayed on an old
 connection could overwrite a later one's offsets. It is refused on an earlier connection than the latest of the same

@@ -1,4 +1,4 @@
-"""What befalls the processes of a run of several shards while they run (`shards`), beside their deaths.
+"""What happens to the processes of a run of several shards while they run (`shards`), beside their deaths.
 
     disks        fail at times; the disk of one process is full for a while
     ways         in one direction nothing gets through for a while
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tests.simulation.shards import ShardMachine, Way
 
 RESTS = 100.0
-"""So many times as long as usual clients rest while a process stands still for long: a minute would be dear."""
+"""So many times as long as usual clients rest while a process stands still for long: a minute would cost too much."""
 
 
 class Faults:
