@@ -129,8 +129,11 @@ class KillsOverShards:
     outcomes: Counter[Outcome] = field(default_factory=Counter[Outcome])
     _node: NodeProcess = field(init=False)
     _routes: Routes = field(init=False)
+    cuts_judged: int = 0
     _why: str = ""
     """Why the last transaction was not committed as asked for."""
+    _is_unanswered: bool = False
+    """Because nobody answered in time."""
     _trials: Iterator[int] = field(default_factory=itertools.count)
     _lives: Counter[int] = field(default_factory=Counter[int])
     """How often each process was killed since the supervisor was started."""
@@ -234,7 +237,8 @@ class KillsOverShards:
         asking = threading.Thread(target=self._take_cuts, args=(over,))
         for partition in range(PROCESSES):
             with suppress(OSError), RawClient(self._node.address) as client:  # a cut may be kept already
-                client.produce(BALLAST, partition, bytes(batch([b""] * BALLAST_RECORDS)))
+                code, _ = client.produce(BALLAST, partition, bytes(batch([b""] * BALLAST_RECORDS)))
+                assert code == NONE, code
         asking.start()
         try:
             yield
@@ -260,7 +264,7 @@ class KillsOverShards:
         `kill_before_end`: before the client ends it, its coordinator is killed, and started again.
         """
         producer = RawProducer(self._node.listening, transactional_id, version, TIMEOUT_MS)
-        asked, self._why = False, ""
+        asked, self._why, self._is_unanswered = False, "", False
         try:
             producer.init()
             for partition in range(PARTITIONS):
@@ -275,7 +279,7 @@ class KillsOverShards:
             asked = commit
             producer.end(commit=commit)
         except Unanswered as error:
-            self._why = f"unanswered: {error}"
+            self._why, self._is_unanswered = f"unanswered: {error}", True
             return Outcome.UNKNOWN if asked else Outcome.ABORTED
         except Refused as error:
             self._why = str(error)
@@ -291,6 +295,7 @@ class KillsOverShards:
         deadline = time.monotonic() + PATIENCE_S
         while (after := self._transaction(transactional_id, f"{value}-after", commit=True)) is not Outcome.COMMITTED:
             told = f"{where}: the successor's is {after.value}: {self._why}\n{self._log_tail}"
+            assert self._is_unanswered, told
             assert time.monotonic() < deadline, told  # a process starts slowly beside much else
         self._wait_for_all(f"{value}-after")
         places = [[at for at, each in self._records(partition) if each == value] for partition in range(PARTITIONS)]
@@ -298,6 +303,7 @@ class KillsOverShards:
         allowed = {Outcome.COMMITTED: (1,), Outcome.ABORTED: (0,), Outcome.UNKNOWN: (0, 1)}[outcome]
         assert len(set(found)) == 1, f"{where}: {outcome.value}, and there {found} times\n{self._log_tail}"
         assert found[0] in allowed, f"{where}: {outcome.value}, and there {found} times\n{self._log_tail}"
+        self.cuts_judged += len(self._cuts)
         for cut in self._cuts:
             below = [sum(at < part.end for at in places[part.partition]) for part in cut]
             assert len(set(below)) == 1, f"{where}: below a cut there {below} times: {cut}\n{self._log_tail}"

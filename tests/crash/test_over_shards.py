@@ -53,6 +53,7 @@ def test_kill_at_a_point_of_what_shards_do_together_leaves_a_transaction_whole(t
             for number in numbers:
                 run.kill_once(point, number, rng)
     print(run.report())  # noqa: T201
+    assert run.cuts_judged > 0, "no cut was taken, so this has shown nothing of them"
 
 
 def test_kill_of_one_process_leaves_a_transaction_with_markers_whole(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from journal import failpoints
+from tests.crash.over_shards import TOGETHER
+from tests.crash.test_sinks_over_shards import POINTS as POINTS_OF_SINKS
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,3 +110,16 @@ def test_failpoint_names_in_the_code_are_all_registered() -> None:
     assert reached <= {*failpoints.FAILPOINTS, *failpoints.BETWEEN_SHARDS}
     assert {name for name in failpoints.FAILPOINTS if name.startswith("journal.")} <= reached
     assert set(failpoints.BETWEEN_SHARDS) <= reached
+
+
+def test_each_point_between_shards_has_its_kill() -> None:
+    """In one of the two tests that kill a process there, while shards do something together."""
+    killed = {*TOGETHER, *(point for point, _process in POINTS_OF_SINKS)}
+    assert set(failpoints.BETWEEN_SHARDS) <= killed
+
+
+def test_point_between_shards_can_only_kill() -> None:
+    """No disk is asked there that could refuse."""
+    name = next(iter(failpoints.BETWEEN_SHARDS))
+    with pytest.raises(ValueError, match=name):
+        failpoints.arm({"FAIRLOG_FAILPOINT": f"{name}:fail:1"})

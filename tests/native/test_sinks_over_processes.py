@@ -76,6 +76,7 @@ def commit(native: Native, sink: str, batch: int, lanes: int, offsets: Offsets |
 def commit_or_write_again(node: NodeProcess, topic: str, sink: str, batch: int, group: str) -> Committed:
     """Commit the batch of one lane, with offsets of the group, as a sink does whatever happens to the node."""
     offsets = Offsets(group, ((topic, 0, batch), (topic, 5, 100 + batch)))
+    deadline = time.monotonic() + 2 * WAIT_S
     while True:
         try:
             return persistently(
@@ -84,7 +85,7 @@ def commit_or_write_again(node: NodeProcess, topic: str, sink: str, batch: int, 
                 work_s=120,
             )
         except NativeError as error:
-            if error.kind not in ("unknown-lane", "lane-aborted"):
+            if error.kind not in ("unknown-lane", "lane-aborted") or time.monotonic() > deadline:
                 raise
             persistently(lambda native: write(native, node, topic, sink, batch, 0), node.address)
 

@@ -146,7 +146,8 @@ def test_disk_of_one_shard_is_full_or_fails(
 ) -> None:
     """Its part of transactions is refused with an error on which clients abort, and they go on elsewhere.
 
-    The others take writes and commit; all can be read. Nothing that was answered is lost, no transaction is by halves.
+    The others take writes and commit; all can be read. Nothing that was answered is lost, no transaction is by halves,
+    nor below a cut.
     """
     node, fail, mend = sick
     where = Where(node)
@@ -155,6 +156,7 @@ def test_disk_of_one_shard_is_full_or_fails(
     over = [Writer(node, where.new_id(shard), everywhere, TIMEOUT_MS) for shard in OTHERS]
     of_sick = [Writer(node, where.new_id(SICK), elsewhere, TIMEOUT_MS)]
     writers = [*apart, *over, *of_sick]
+    cutter = Cutter(node)
     try:
         assert_goes_on(node, writers)
         answered: dict[str, int] = {}
@@ -181,10 +183,12 @@ def test_disk_of_one_shard_is_full_or_fails(
         for writer in late:
             writer.partitions = everywhere
         assert_goes_on(node, writers)
+        had = len(cutter.cuts)
+        await_that(lambda: len(cutter.cuts) > had, "a cut is taken", node)
     finally:
-        for writer in writers:
-            writer.stop()
-    assert_whole(where, writers, answered)
+        for each in (*writers, cutter):
+            each.stop()
+    assert_whole(where, writers, answered, cutter.cuts)
     assert node.stop() == 0, node.log_tail()
     assert verify(node.data_dir) == 0
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import trio
 
 from coordinator.settings import CoordinatorSettings
+from coordinator.states import IdState
 from coordinator.transaction_groups import journal_of
 from tests.shard.neighbours import COUNT, SETTINGS, Cluster, Writer, log_of, shard_of
 
@@ -24,8 +25,9 @@ async def one_waits_for_another(cluster: Cluster, nursery: trio.Nursery) -> Writ
     await fast.write({OWN: [b"first"]})
     cluster.disks[shard_of(OTHER)].hold(f"local/{OTHER}")
     nursery.start_soon(slow.end)
-    await trio.sleep(0.2)
     with trio.fail_after(10):
+        while (told := cluster.coordinator(0).describe(SLOW)) is None or told.state != IdState.PREPARING.name:  # noqa: ASYNC110
+            await trio.sleep(0.01)
         assert await fast.end() is None
     return fast
 

@@ -465,3 +465,11 @@ def test_reserved_port_can_be_listened_on_by_its_process_and_is_nobody_elses() -
                 assert can_connect(address.port)
         with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):
             other.bind(("127.0.0.1", address.port))
+
+
+def test_supervisor_is_started_without_the_modules_of_a_node() -> None:
+    """Each start of several processes waits for them: the node's take as long again as all others."""
+    program = "import fairlog.cli, fairlog.preparation, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+    assert "fairlog.preparation" in loaded
+    assert {"fairlog.node", "fairlog.kafka.router", "shard.shard", "copier.copier"}.isdisjoint(loaded)
