@@ -7,7 +7,7 @@ one it is, and tells it which shards it serves.
 How it works. The data directory is locked for as long as the node runs. The node itself (`fairlog.node.serve`) is
 started in a nursery and reports when it accepts clients; then a line on stdout announces it.
 SIGTERM or SIGINT cancels the node, which is its request to stop: it finishes what is in flight within
-`stop_grace_ms`, shielded, and returns. A second signal does not wait: the process ends as if killed, which loses
+`stop_grace_ms`, shielded, and returns. A second request does not wait: the process ends as if killed, which loses
 nothing that was answered. One of several processes leaves this to its supervisor.
 
 Crash tests name a failpoint in the environment (`journal/failpoints.py`); it is armed here, before anything is opened.
@@ -20,7 +20,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Annotated, Protocol
 
@@ -34,6 +34,7 @@ from fairlog.config_sources import load
 from fairlog.config_values import Untyped
 from fairlog.directory import DirectoryInUse, DirectoryUnusable, locked_directory
 from fairlog.exception_groups import leaves
+from fairlog.stop_requests import stop_requests
 from fairlog.supervisor.addresses import settings_of_shard
 from fairlog.supervisor.assignment import process_in
 from fairlog.supervisor.child import run_process
@@ -198,10 +199,11 @@ async def _until_told_to_stop(settings: Settings, serve_node: ServeNode) -> None
 
 
 async def _stop_on_signal(signals: AsyncIterator[int], node_scope: trio.CancelScope) -> None:
-    async for _ in signals:
-        if node_scope.cancel_called:
-            os._exit(1)
-        node_scope.cancel()
+    async with aclosing(stop_requests(signals)) as requests:
+        async for _ in requests:
+            if node_scope.cancel_called:
+                os._exit(1)
+            node_scope.cancel()
 
 
 async def _serve_and_announce(settings: Settings, serve_node: ServeNode, announce: Callable[[str], None]) -> None:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from typing import Any
 
 import structlog
@@ -27,6 +27,7 @@ from fairlog.config import ConfigError, Settings
 from fairlog.config_values import Address
 from fairlog.data_directory import MANIFEST, RESTORING, read_cluster_store_in_use
 from fairlog.directory import DirectoryUnusable, wait_for_shards
+from fairlog.stop_requests import stop_requests
 from fairlog.supervisor import allotment, assignment, changes
 from fairlog.supervisor.addresses import settings_of_all, settings_of_shard
 from fairlog.supervisor.assignment import Assignment, environment_of, from_line, to_line
@@ -364,8 +365,11 @@ class _Supervisor:
         await self._tell(event)
 
     async def _hear_signals(self, signals: AsyncIterator[int]) -> None:
-        async for _ in signals:
-            await self._tell(StopAsked())
+        async with aclosing(stop_requests(signals)) as requests:
+            async for _ in requests:
+                if self._state.stopping:
+                    log.warning("asked again to stop: nothing more is waited for")
+                await self._tell(StopAsked())
 
     async def _tell(self, event: Event) -> None:
         await self._events.send(event)

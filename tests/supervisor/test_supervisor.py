@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import pytest
 
 from fairlog.config_values import Address
+from fairlog.stop_requests import ONE_REQUEST_S
 from fairlog.supervisor.control import NAME, ask
 from fairlog.supervisor.reserved_ports import PortTaken, reserved
 
@@ -241,9 +242,26 @@ def test_supervisor_told_to_stop_twice_does_not_wait(make: Make) -> None:
     supervisor.tell(signal.SIGTERM)
     for k in range(3):
         until((supervisor.data / f"node-{k}-stopped").exists)
+    time.sleep(2 * ONE_REQUEST_S)
     supervisor.tell(signal.SIGTERM)
     assert supervisor.outcome()[0] == 1
+    assert len(supervisor.logged("asked again to stop: nothing more is waited for")) == 1
     assert not any(is_alive(supervisor.pid(k)) for k in range(3))
+
+
+def test_signals_that_come_together_are_one_request(make: Make) -> None:
+    """`timeout` tells the supervisor, and then its whole group: each finishes all the same."""
+    stop = """
+            await trio.sleep(0.1)
+            Path(f"{here}-finished").touch()
+    """
+    supervisor = make(stop=stop.strip())
+    supervisor.lines(3)
+    for _ in range(3):
+        supervisor.tell(signal.SIGTERM)
+        time.sleep(0.02)
+    assert supervisor.outcome() == (0, "")
+    assert all((supervisor.data / f"node-{k}-finished").exists() for k in range(3))
 
 
 def test_supervisor_that_is_killed_takes_its_processes_along(make: Make) -> None:
