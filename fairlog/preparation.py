@@ -45,6 +45,7 @@ def take_over_backup(settings: Settings) -> None:
     manifest = take_over(
         settings.data_dir,
         node_id=settings.node_id,
+        group_separator=settings.transactions.group_separator,
         map_bytes=settings.datalog.map_bytes,
         fsync=Fsync(settings.journal.fsync),
         now_ms=time.time_ns() // 1_000_000,

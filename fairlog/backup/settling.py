@@ -194,7 +194,7 @@ class _Settling:
                     segment_bytes_max=JournalSettings().segment_bytes_max,
                     group_journals=cluster.group_journal_count,
                     producer_expiration_ms=_NEVER_MS,
-                    coordinator=CoordinatorSettings(group_separator=self._content.group_separator),
+                    coordinator=CoordinatorSettings(group_separator=self._content.group_separator or ""),
                 ),
                 leader_epoch=leader_epoch,
                 producer_ids=cluster,

@@ -33,7 +33,7 @@ from datalog.interface import Mark
 from fairlog.backup.checksums import checksum
 from fairlog.backup.manifest import BadManifest, Manifest, decode_manifest_untrusted
 from fairlog.cluster.content import StoreContent
-from fairlog.cluster.opening import of_another_node
+from fairlog.cluster.opening import of_another_node, of_another_separator
 from fairlog.cluster.restored import continue_restored
 from fairlog.data_directory import (
     CLUSTER,
@@ -51,20 +51,24 @@ from journal.segment_file import begin_at, make_directory, sync_directory
 from shard.directory import FIRST_SHARD, ShardDirectory, shard_directories, shard_directory
 
 
-def take_over(directory: Path, *, node_id: int, map_bytes: int, fsync: Fsync, now_ms: int) -> Manifest | None:
+def take_over(
+    directory: Path, *, node_id: int, group_separator: str, map_bytes: int, fsync: Fsync, now_ms: int
+) -> Manifest | None:
     """If `directory` is a backup, make a data directory of it, and answer its manifest; else None. Blocking.
 
     To be called with the directory locked, before anything in it is opened. Raises StoreMismatch if it is the backup of
-    a node other than `node_id`; CorruptStorage with a sentence if it is unfinished, damaged or not alone;
-    StorageFailure if the disk refuses.
+    a node other than `node_id`, or of several shards with another separator of groups; CorruptStorage with a sentence
+    if it is unfinished, damaged or not alone; StorageFailure if the disk refuses.
     """
     try:
-        return _take_over(directory, node_id, map_bytes, fsync, now_ms)
+        return _take_over(directory, node_id, group_separator, map_bytes, fsync, now_ms)
     except OSError as error:
         raise StorageFailure(f"the backup in {directory} cannot be restored: {error}") from error
 
 
-def _take_over(directory: Path, node_id: int, map_bytes: int, fsync: Fsync, now_ms: int) -> Manifest | None:
+def _take_over(
+    directory: Path, node_id: int, group_separator: str, map_bytes: int, fsync: Fsync, now_ms: int
+) -> Manifest | None:
     if (directory / RESTORING).exists():
         manifest = read_manifest(directory / RESTORING)
         _require_node(directory, manifest, node_id)
@@ -76,6 +80,7 @@ def _take_over(directory: Path, node_id: int, map_bytes: int, fsync: Fsync, now_
         _require_clock(directory, manifest, now_ms)
         check_files(directory, manifest)
         _require_shards(directory)
+        _require_separator(directory, group_separator)
         (directory / MANIFEST).rename(directory / RESTORING)
         sync_directory(directory)
     elif (directory / UNFINISHED).exists():
@@ -170,6 +175,13 @@ def _require_shards(directory: Path) -> None:
         raise CorruptStorage(
             f"the backup in {directory} is of {shards} shards, from 0 on, and contains {names}: it was changed"
         )
+
+
+def _require_separator(directory: Path, group_separator: str) -> None:
+    """Raises StoreMismatch before anything is changed; without it the start would, when all is taken over."""
+    fixed = read_cluster_store(directory).group_separator
+    if fixed is not None and fixed != group_separator:
+        raise of_another_separator(directory, fixed, group_separator)
 
 
 def _in_its_place(found: ShardDirectory) -> ShardDirectory:

@@ -38,8 +38,8 @@ class StoreContent:
     """What clients have set, by the consumer group's id."""
     first_shards: int | None = None
     """How many shards there were at the first start; None if none was added since."""
-    group_separator: str = ""
-    """What stands between group and member in transactional ids; empty also if one shard has not fixed it."""
+    group_separator: str | None = None
+    """What stands between group and member in transactional ids (empty: nothing); None if no first start fixed it."""
 
     @property
     def placement(self) -> Placement:
@@ -83,7 +83,7 @@ def read_content(content: Mapping[bytes, bytes]) -> StoreContent:
             records.decode_broker_configs(content),
             records.decode_group_configs(content),
             records.decode_first_shards(content, shards),
-            "" if separator is None else records.decode_group_separator(separator),
+            None if separator is None else records.decode_group_separator(separator),
         )
     except KeyError as error:
         raise CorruptStorage(f"it lacks the record {error}") from error

@@ -138,6 +138,18 @@ def of_another_node(data_dir: Path, found: int, node_id: int) -> StoreMismatch:
     )
 
 
+def of_another_separator(data_dir: Path, found: str, separator: str) -> StoreMismatch:
+    """The refusal of what has `found`."""
+    return StoreMismatch(
+        f"the transactional ids in {data_dir} have {_named(found)}, which is fixed at the first start with several "
+        f"processes: set transactions.group_separator to {found!r} instead of {separator!r}"
+    )
+
+
+def _named(separator: str) -> str:
+    return f"the group separator {separator!r}" if separator else "no group separator"
+
+
 def fix_group_separator(transaction: lmdb.Transaction, directory: Path, separator: str) -> None:
     """Let several shards keep the separator of their first start. Raises StoreMismatch if this is another one.
 
@@ -148,10 +160,7 @@ def fix_group_separator(transaction: lmdb.Transaction, directory: Path, separato
     if found is None:
         transaction.put(records.GROUP_SEPARATOR_KEY, records.encode_group_separator(separator))
     elif (known := records.decode_group_separator(bytes(found))) != separator:
-        raise StoreMismatch(
-            f"the transactional ids in {directory.parent} have the group separator {known!r}, which is fixed at the "
-            f"first start with several processes: set transactions.group_separator to it instead of {separator!r}"
-        )
+        raise of_another_separator(directory.parent, known, separator)
 
 
 def _first_records(node_id: int, group_journal_count: int, shards: int) -> dict[bytes, bytes]:

@@ -66,7 +66,7 @@ def backup(source: Path, tmp_path: Path) -> Path:
 
 
 def start_of(directory: Path) -> object:
-    return take_over(directory, node_id=1, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
+    return take_over(directory, node_id=1, group_separator="", map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
 
 
 # --- making one -----------------------------------------------------------------------------------
@@ -352,7 +352,9 @@ def test_backup_that_is_not_whole_is_never_started_from(
 def test_backup_from_the_future_is_refused(backup: Path) -> None:
     """Ids and epochs go on from the clock: one that was set back would give out ids twice."""
     with pytest.raises(CorruptStorage, match=r"was made \d+ s after this machine.s current time: set its clock"):
-        take_over(backup, node_id=1, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms() - 60_000)
+        take_over(
+            backup, node_id=1, group_separator="", map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms() - 60_000
+        )
     assert (backup / MANIFEST).exists()
 
 
@@ -363,7 +365,7 @@ def test_backup_of_another_node_is_refused_before_anything_in_it_is_changed(back
     (backup / MANIFEST).rename(backup / name)
     before = contents(backup)
     with pytest.raises(StoreMismatch, match=r"backup is that of node 1, but node_id is 2: set node_id to what it was"):
-        take_over(backup, node_id=2, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
+        take_over(backup, node_id=2, group_separator="", map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
     assert contents(backup) == before
     assert start_of(backup)
 

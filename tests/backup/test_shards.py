@@ -63,7 +63,7 @@ def back_up(source: Path, target: Path) -> Manifest:
 
 
 def restore(backup: Path) -> Manifest | None:
-    return take_over(backup, node_id=1, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
+    return take_over(backup, node_id=1, group_separator="", map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
 
 
 # --- several shards -----------------------------------------------------------------------------------

@@ -310,7 +310,9 @@ def test_start_that_dies_at_the_group_journals_is_gone_on_with(
 
     monkeypatch.setattr(taking_over, "begin_with_snapshot", dying)
     with pytest.raises(Died):
-        taking_over.take_over(restored.data_dir, node_id=1, map_bytes=2**26, fsync=Fsync.COMMIT, now_ms=now_ms())
+        taking_over.take_over(
+            restored.data_dir, node_id=1, group_separator="", map_bytes=2**26, fsync=Fsync.COMMIT, now_ms=now_ms()
+        )
     monkeypatch.undo()
     restored.start()
     with Native.connect(restored.address) as driver:

@@ -315,7 +315,9 @@ def test_restore_of_several_shards_that_dies_is_gone_on_with(
 
     def restore() -> Manifest | None:
         with locked_directory(backup):
-            return take_over(backup, node_id=1, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms())
+            return take_over(
+                backup, node_id=1, group_separator="", map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms()
+            )
 
     for count in range(PROCESSES):
         with monkeypatch.context() as patch:
@@ -331,3 +333,21 @@ def test_restore_of_several_shards_that_dies_is_gone_on_with(
     finally:
         restored.kill()
     assert list(Verification(backup, has_journals=True).violations()) == []
+
+
+def test_restore_with_another_separator_of_groups_is_refused_before_anything_is_changed(
+    three: ThreeProcesses, tmp_path: Path
+) -> None:
+    """Regression: the start refused it when the backup was a data directory already."""
+    backup = tmp_path / "backup"
+    back_up(three.node, backup)
+    restored = NodeProcess(backup, {"FAIRLOG_TRANSACTIONS_GROUP_SEPARATOR": "::"}, processes=PROCESSES)
+    with pytest.raises(NodeDidNotStart, match=r"have no group separator, .* instead of '::'"):
+        restored.start()
+    assert (backup / MANIFEST).exists()
+    restored = NodeProcess(backup, processes=PROCESSES)
+    restored.start()
+    try:
+        assert restored.stop() == 0
+    finally:
+        restored.kill()
