@@ -55,8 +55,15 @@ class Segments:
         self._index()
 
     def sealed(self, full: Sequence[SegmentFile]) -> None:
-        """The oldest of `writing`, `full`, are sealed, and their successor has its name."""
-        self._sealed += tuple(segment.as_sealed() for segment in full)
+        """The oldest of `writing`, `full`, are sealed, and their successor has its name.
+
+        One that got no frame, because its first one was too large for it, is gone: its successor begins at the same
+        position, and so has replaced its file.
+        """
+        for segment, successor in zip(full, self.writing[1:], strict=False):
+            sealed = segment.as_sealed()
+            if successor.base > segment.base:
+                self._sealed += (sealed,)
         del self.writing[: len(full)]
         self._index()
 

@@ -10,7 +10,8 @@ import trio.testing
 
 from fairlog_types import CorruptStorage, JournalPosition, StorageFailure
 from journal.journal import Fsync
-from journal.segment import SEGMENT_HEADER_BYTES
+from journal.segment import SEGMENT_HEADER_BYTES, JournalKind, segment_name
+from journal.segment_file import begin_at
 from tests.journals_on_files import PAYLOAD, append, numbers
 
 
@@ -149,6 +150,36 @@ async def test_journal_reclaims_whole_segments_only_and_never_the_last(open_jour
     await journal.close()
     journal = await open_journal()
     assert (journal.start, numbers(journal)) == (bases[3], [3])
+
+
+@pytest.mark.parametrize("rolled", [True, False], ids=["rolled", "restored"])
+@pytest.mark.parametrize("named", [True, False], ids=["named before", "named with it"])
+async def test_segment_that_replaced_an_empty_one_is_not_reclaimed_in_its_place(
+    open_journal, tmp_path, rolled: bool, named: bool
+) -> None:
+    """A frame that is larger than a segment follows in one of its own, which has the empty one's position and name."""
+    large = bytes(2**18)
+    if rolled:
+        journal = await open_journal(segment_bytes_max=2**16)
+        await append(journal, 1)
+        base = await journal.roll()
+        if named:
+            await journal.sync()
+    else:
+        begin_at(tmp_path / "j", JournalKind.LOCAL, Fsync.COMMIT, base := JournalPosition(800))
+        journal = await open_journal(segment_bytes_max=2**16)
+    await append(journal, 2, large)
+    await journal.sync()
+    await journal.reclaim(base)
+    assert (journal.start, numbers(journal)) == (base, [2])
+    assert [path.name for path in (tmp_path / "j").glob("*.journal")] == [segment_name(base)]
+    await journal.roll()
+    await append(journal, 3)
+    await journal.sync()
+    await journal.reclaim(journal.end)
+    assert numbers(journal) == [3]
+    await journal.close()
+    assert numbers(await open_journal()) == [3]
 
 
 async def test_journal_advanced_never_uses_the_skipped_positions(open_journal) -> None:
