@@ -92,7 +92,7 @@ async def test_partition_is_added_to_the_transaction_on_the_way(ask, memory, bat
         (Refusal.UNKNOWN_PRODUCER_ID_MAPPING, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
         (Refusal.FENCED, ErrorCode.INVALID_PRODUCER_EPOCH),
         (Refusal.MUST_ABORT, ErrorCode.INVALID_PRODUCER_EPOCH),
-        (Refusal.CONCURRENT, ErrorCode.TRANSACTION_ABORTABLE),
+        (Refusal.CONCURRENT, ErrorCode.NOT_ENOUGH_REPLICAS),
         (Refusal.STORAGE, ErrorCode.KAFKA_STORAGE_ERROR),
     ],
 )

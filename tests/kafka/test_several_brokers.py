@@ -525,7 +525,7 @@ async def test_batch_of_another_brokers_transaction_goes_into_what_the_partition
     ("refusal", "code"),
     [
         (Refusal.FENCED, ErrorCode.INVALID_PRODUCER_EPOCH),
-        (Refusal.CONCURRENT, ErrorCode.TRANSACTION_ABORTABLE),
+        (Refusal.CONCURRENT, ErrorCode.NOT_ENOUGH_REPLICAS),
         (Refusal.UNKNOWN_LOG, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (Refusal.STORAGE, ErrorCode.KAFKA_STORAGE_ERROR),
     ],

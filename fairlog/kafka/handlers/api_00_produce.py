@@ -280,8 +280,8 @@ def _code_of_refused_add(context: Context, refusal: Refusal) -> ErrorCode:
             return must_abort_code(PRODUCE, context.client)
         case Refusal.UNKNOWN_LOG:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        case Refusal.CONCURRENT:  # the transaction is being ended: the batch is late
-            return ErrorCode.TRANSACTION_ABORTABLE
+        case Refusal.CONCURRENT:  # the last one is being decided, or waits in its group: as Kafka has it, ask again
+            return ErrorCode.NOT_ENOUGH_REPLICAS
         case _:
             return code_of_refusal(refusal, knows_producer_fenced=False)
 
