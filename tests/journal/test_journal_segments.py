@@ -124,7 +124,7 @@ async def test_journal_rolled_while_empty_stays(open_journal, tmp_path) -> None:
     await append(journal, 1)
     assert await journal.roll() == journal.end
     assert await journal.roll() == journal.end
-    await journal.sync()
+    await journal.close()
     assert len(list((tmp_path / "j").glob("*.journal"))) == 2
 
 
