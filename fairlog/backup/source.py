@@ -64,7 +64,9 @@ def require_source(directory: Path) -> Source:
         if (directory / name).exists():
             raise BackupRefused(f"{directory} is itself a backup: copy it with any tool")
     if not (directory / CLUSTER_STORE).is_file():
-        raise BackupRefused(f"{directory} is not a data directory: it does not contain {CLUSTER_STORE}")
+        raise BackupRefused(
+            f"{directory} is not a data directory: it does not contain {CLUSTER_STORE}. Name one with --data-dir"
+        )
     in_use = is_in_use(directory)
     # From the cluster store: a shard whose directory is missing must not be left out.
     content = _content_of(directory, in_use=in_use)

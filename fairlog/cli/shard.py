@@ -82,13 +82,16 @@ def move(
 
     In a running node the shard is halted for a moment. What is open stays open.
     """
+    settings = _settings(data_dir)
 
     def moved(processes: Sequence[int]) -> Sequence[int]:
         if shard >= len(processes):
-            raise ClientError(f"there is no shard {shard}: there are {len(processes)}, from 0 on")
+            raise ClientError(
+                f"there is no shard {shard} in {settings.data_dir}: there are {len(processes)}, from 0 on"
+            )
         return [_checked(to) if number == shard else process for number, process in enumerate(processes)]
 
-    if _change(_settings(data_dir), {"ask": "move", "shard": shard, "process": to}, moved):
+    if _change(settings, {"ask": "move", "shard": shard, "process": to}, moved):
         say(f"shard {shard} is served by process {to}")
     else:
         say(f"shard {shard} will be served by process {to}{_LATER}")

@@ -27,16 +27,16 @@ class PortTaken(ConfigError):
 
 
 @contextmanager
-def reserved(address: Address, what: str) -> Generator[Address]:
+def reserved(address: Address, what: str, advice: str = "") -> Generator[Address]:
     """Reserve an address; answers it, with the port that the system has picked if it had port 0. Blocks.
 
-    `what` follows the address in the message. Raises PortTaken.
+    `what` follows the address in the message, and `advice` ends it. Raises PortTaken.
     """
     with ExitStack() as stack:
         try:
             port = _reserve(stack, address)
         except OSError as error:
-            raise PortTaken(f"cannot listen on {address}{what}: {error.strerror or error}") from error
+            raise PortTaken(f"cannot listen on {address}{what}: {error.strerror or error}{advice}") from error
         yield Address(address.host, port)
 
 

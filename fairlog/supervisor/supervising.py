@@ -125,6 +125,9 @@ def _require_processes(settings: Settings, processes: Sequence[int]) -> None:
             )
 
 
+_CHOOSE_ADMIN = "; choose another HOST:PORT, or off, with admin.listen (--admin)"
+
+
 class Addresses:
     """Where each shard's broker and admin listener are: ports that are kept for them, whichever process serves them."""
 
@@ -140,7 +143,8 @@ class Addresses:
         with ExitStack() as kept:
             broker = kept.enter_context(reserved(listen, f" for shard {shard}"))
             if admin is not None:
-                self.admins.append(kept.enter_context(reserved(admin, f" for the admin listener of shard {shard}")))
+                what = f" for the admin listener of shard {shard}"
+                self.admins.append(kept.enter_context(reserved(admin, what, _CHOOSE_ADMIN)))
             self.brokers.append(broker)
             self._stack.push(kept.pop_all())
 

