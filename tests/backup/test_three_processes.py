@@ -306,6 +306,16 @@ def after_shards(count: int) -> Callable[[pytest.MonkeyPatch], None]:
     return prepare
 
 
+def start_and_stop(directory: Path) -> None:
+    """A node of three processes, in good order."""
+    node = NodeProcess(directory, processes=PROCESSES)
+    node.start()
+    try:
+        assert node.stop() == 0
+    finally:
+        node.kill()
+
+
 def test_restore_of_several_shards_that_dies_is_gone_on_with(
     three: ThreeProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,12 +336,7 @@ def test_restore_of_several_shards_that_dies_is_gone_on_with(
                 restore()
         assert (backup / RESTORING).exists()
     assert restore() is not None
-    restored = NodeProcess(backup, processes=PROCESSES)
-    restored.start()
-    try:
-        assert restored.stop() == 0
-    finally:
-        restored.kill()
+    start_and_stop(backup)
     assert list(Verification(backup, has_journals=True).violations()) == []
 
 
@@ -345,9 +350,4 @@ def test_restore_with_another_separator_of_groups_is_refused_before_anything_is_
     with pytest.raises(NodeDidNotStart, match=r"have no group separator, .* instead of '::'"):
         restored.start()
     assert (backup / MANIFEST).exists()
-    restored = NodeProcess(backup, processes=PROCESSES)
-    restored.start()
-    try:
-        assert restored.stop() == 0
-    finally:
-        restored.kill()
+    start_and_stop(backup)
