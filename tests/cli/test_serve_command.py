@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from fairlog.stop_requests import ONE_REQUEST_S
 
 pytestmark = pytest.mark.slow
 
@@ -79,8 +82,20 @@ def test_serve_told_to_stop_twice_does_not_wait(tmp_path: Path) -> None:
     process.stdout.readline()
     process.send_signal(signal.SIGTERM)
     assert process.stdout.readline() == "stopping\n"
+    time.sleep(2 * ONE_REQUEST_S)
     process.send_signal(signal.SIGTERM)
     assert outcome(process)[0] == 1
+
+
+def test_serve_takes_signals_that_come_together_for_one_request(tmp_path: Path) -> None:
+    """`timeout` sends two. The node finishes all the same."""
+    process = start_node(tmp_path, stop="await trio.sleep(0.1)", arguments=("--admin", "off"))
+    assert process.stdout is not None
+    process.stdout.readline()
+    for _ in range(3):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.02)
+    assert outcome(process)[0] == 0
 
 
 def test_serve_told_to_stop_while_it_recovers_exits_with_zero(tmp_path: Path) -> None:
