@@ -48,7 +48,7 @@ from datalog.offset_entries import (
     encode_offset_entries,
 )
 from fairlog.cluster.interface import Topic
-from fairlog.groups.interface import GroupRefusal, Membership
+from fairlog.groups.interface import GroupRefusal, Membership, is_group_id
 from fairlog.groups.offset_expiry import GroupUse, is_expired
 from fairlog.groups.offset_index import OffsetIndex, Partition
 from fairlog.groups.offset_producers import OffsetProducers
@@ -273,6 +273,8 @@ class CommittedOffsets:
         transaction are `pending`; asked for all, also those that have no other offset. None: what is decided could
         not be read in time, ask again. Raises CorruptStorage, StorageFailure.
         """
+        if not is_group_id(group):  # nobody commits offsets for it, and its log may be another shard's
+            return dict.fromkeys(partitions or (), FetchedOffset(None, pending=False))
         pending = self._index.pending(group) if require_stable else frozenset[Partition]()
         log = self.log_of(group)
         if not await self._decided(log, group) or not await self._visible(log, self._index.decided_through(group)):

@@ -64,6 +64,16 @@ async def test_offsets_logs_are_those_that_are_led_here(open_desk, shard) -> Non
         assert {log for log in desk.run.data_logs.logs() if log.kind == OWN[0].kind} == set(OWN)
 
 
+@pytest.mark.parametrize("group", ["", "g" * 1025, "g" * 1026, "g" * 1027])
+async def test_what_cannot_be_a_group_has_no_offsets(open_desk, shard, group: str) -> None:
+    """Regression, found by the fuzzer: whoever asked for all of them was asking for a log of another shard."""
+    async with open_desk(**shard) as desk:
+        assert await desk.offsets.fetch(group, None, require_stable=True) == {}
+        place = new(1).partition
+        (fetched,) = (await desk.offsets.fetch(group, [place], require_stable=False) or {}).values()
+        assert (fetched.value, fetched.pending) == (None, False)
+
+
 async def test_offsets_of_another_shards_transaction_are_taken_and_follow_its_outcome(open_desk, shard) -> None:
     """The coordinator here does not know the id; the log knows the transaction."""
     async with open_desk(**shard) as desk:
