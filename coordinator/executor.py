@@ -65,7 +65,8 @@ T = TypeVar("T")
 
 COPY_PATIENCE_S = 5.0
 """How long InitProducerId waits until the last instance's commits are visible: less than any client waits for an answer
-(franz-go 10 s, the command line 15, Java 30). Then the client asks again, and on the same connection is granted the same epoch."""
+(franz-go 10 s, the command line 15, Java 30). Then the client asks again, and is granted the same epoch, if it does so
+on the same connection."""
 
 _NO_FILES_PAUSE_S = 0.5
 """Between two attempts to write COMMITTED while no file can be opened."""
