@@ -178,6 +178,7 @@ class Executor:
                     case ev.Flush():
                         await shielded(self.journals[entry.journal].to_disk(entry.appended))
                     case ev.AnswerWith(answer):
+                        await self._accepted(entry)  # the next owner would not know what is only appended
                         return answer
                     case ev.AskBegin():
                         following = await shielded(self._begin(effect))
@@ -205,6 +206,7 @@ class Executor:
                     case ev.LeaveOrder(txid):
                         self._place(self._order.leave(producer.group, txid))
                     case ev.Discard(message, record):
+                        await self._accepted(entry)  # else the next owner would go on with what is discarded here
                         if not self._discard(message):
                             return Refusal.STORAGE
                         await self.journals.append(entry, record)
@@ -226,6 +228,12 @@ class Executor:
                     case ev.WaitForDecision():
                         raise AssertionError("a turn has begun while a transaction is being decided")
         return None
+
+    async def _accepted(self, entry: IdEntry) -> None:
+        """On a replicated log: wait until all that was appended for the id is accepted. Raises StorageFailure."""
+        journal = self.journals[entry.journal]
+        if journal.may_have_another_owner:
+            await shielded(journal.to_disk(entry.appended))
 
     async def _make_room(self, entry: IdEntry, event: ev.Event) -> None:
         """For the longest record that the event can lead to; the others are short. Raises StorageFailure.

@@ -116,3 +116,23 @@ def _unreadable(frame: FrameAt, what: str) -> CorruptStorage:
     return CorruptStorage(
         f"a group journal cannot be read at position {frame.position}: {what}; restore its directory from a copy"
     )
+
+
+class SnapshotsCopied:
+    """Of a group journal that is copied frame by frame: what of it a snapshot has made needless."""
+
+    def __init__(self) -> None:
+        self._as_of: JournalPosition | None = None
+
+    def note(self, frame: FrameAt) -> JournalPosition | None:
+        """The next frame has been copied; before the answer nothing counts any more, once the copy is on disk.
+
+        Raises CorruptStorage.
+        """
+        if frame.kind == SNAPSHOT_BEGIN:
+            as_of, _ = _numbers(frame, 2)
+            self._as_of = JournalPosition(as_of)
+        elif frame.kind == SNAPSHOT_END:
+            as_of, self._as_of = self._as_of, None
+            return as_of
+        return None

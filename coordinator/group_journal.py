@@ -35,7 +35,7 @@ from coordinator.group_records import (
 from fairlog_types import JournalPosition, LeaderEpoch, StorageFailure
 from journal.failpoints import reach
 from journal.frame import encode_frame
-from journal.journal import Journal
+from journal.interface import OpenJournal
 from journal.segment import Fsync, JournalKind
 from journal.segment_file import begin_at
 
@@ -61,7 +61,7 @@ _FAILPOINTS: dict[type[GroupRecord], str] = {
 class GroupJournal:
     """One group journal, over an opened `Journal`, which the caller closes."""
 
-    def __init__(self, journal: Journal, now_ms: Callable[[], int]) -> None:
+    def __init__(self, journal: OpenJournal, now_ms: Callable[[], int]) -> None:
         """`now_ms` is the wall clock, which every frame carries."""
         self._journal = journal
         self._now_ms = now_ms
@@ -73,6 +73,11 @@ class GroupJournal:
     def failed(self) -> StorageFailure | None:
         """Why the journal is closed for writing; None as long as it is open."""
         return self._journal.failed
+
+    @property
+    def may_have_another_owner(self) -> bool:
+        """See `OpenJournal`."""
+        return self._journal.may_have_another_owner
 
     @property
     def bytes_since_snapshot(self) -> int:

@@ -6,6 +6,9 @@ patches base offset and leader epoch, appends, and writes windows and marks. Whe
 may let go of what they had of these frames in memory. On any exception the block is
 undone and nothing has happened.
 
+Where a log's start was moved (DeleteRecords, retention), the same block moves it, unless that is done already. What
+lies before it is deleted later, in blocks that ask for the room that this takes (`Partition.sweep`).
+
 In a log of marker mode, whose batches are copied before their transaction is decided, the same block keeps which
 transactions are open, and its markers, which have no payload, become control batches here (KIP-98).
 
@@ -33,7 +36,7 @@ from copier.staging import Piece
 from datalog.batch import patch
 from datalog.control_batch import encode_control_batch
 from datalog.interface import AbortedTransaction, DataLogs, DataLogWriter, Mark, OpenInLog
-from datalog.offset_entries import OffsetEntry, decode_offset_entries
+from datalog.offset_entries import Entry, decode_offset_entries
 from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LogId, LogKind, Offset, ProducerId
 from journal.failpoints import reach
 from partition.placed import BatchRef, OpenPart, PlacedBatch, PlacedMarker, PlacedTransaction
@@ -61,6 +64,8 @@ class Copied:
     """Of the logs that got records."""
     last_stable: Mapping[LogId, Offset]
     """Of the same logs: the last stable offset."""
+    log_starts: Mapping[LogId, Offset]
+    """Of the logs that were told where to begin."""
     records: int
     payload_bytes: int
 
@@ -93,6 +98,7 @@ def apply(
         new_marks: dict[LogId, Mark] = {}
         high_watermarks: dict[LogId, Offset] = {}
         last_stable: dict[LogId, Offset] = {}
+        log_starts: dict[LogId, Offset] = {}
         for log_plan in plans:
             if new_marks:
                 reach("copier.copy.between_logs")
@@ -104,6 +110,9 @@ def apply(
                 next_offset, copied_bytes = _copy_data(log_plan, first, writer, journals[log])
             _bind(log_plan, writer)
             new_marks[log] = _copy_state(log_plan, next_offset, writer)
+            if log_plan.start is not None:
+                writer.delete_before(log, log_plan.start, batches_max=0)
+                log_starts[log] = log_plan.start
             if log_plan.data:
                 high_watermarks[log] = next_offset
                 last_stable[log] = writer.last_stable_offset(log)
@@ -118,7 +127,7 @@ def apply(
     for log_plan in plans:
         if log_plan.log not in staged:
             _let_go(log_plan, journals[log_plan.log])
-    return Copied(new_marks, high_watermarks, last_stable, records, payload_bytes)
+    return Copied(new_marks, high_watermarks, last_stable, log_starts, records, payload_bytes)
 
 
 def _copy_data(
@@ -272,13 +281,13 @@ def _end(item: PlacedMarker, writer: DataLogWriter) -> None:
         writer.put_aborted(log, AbortedTransaction(producer_id, ended.first_offset, item.offset, last_stable))
 
 
-def _offset_entries(payload: bytearray, log: LogId, position: JournalPosition) -> list[OffsetEntry]:
+def _offset_entries(payload: bytearray, log: LogId, position: JournalPosition) -> list[Entry]:
     try:
         return decode_offset_entries(payload)
     except ValueError as error:
         # The frame's CRC was right, so this was written by something that does not speak our format.
         raise CorruptStorage(
-            f"journal of {log}: the frame at {position} holds no committed offsets: {error}"
+            f"journal of {log}: the frame at {position} holds no entries of an offsets log: {error}"
         ) from error
 
 

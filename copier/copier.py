@@ -9,8 +9,8 @@ the cost of the LMDB commit. No timer, nothing to tune::
     submit ─▶ [ queue: durable … | not yet durable … ] ─▶ chunk ─▶ worker thread ─▶ on_copied
                  └─ start_flush, at once                     one LMDB transaction
 
-A change of state alone (fence, discard, forgotten producer) is nothing that anybody waits for, so it costs no flush of
-its own: it rests until the next records of the same log take it along, or until `urge`.
+A change without records (fence, discard, forgotten producer, start) is nothing that anybody waits for, so it costs no
+flush of its own: it rests until the next records of the same log take it along, or until `urge`.
 
 A large group is copied in stages (`staging`), and between two of them what may go past it (`backlog`)::
 
@@ -47,7 +47,7 @@ from copier.staging import Staging
 from datalog.interface import DataLogs, Mark
 from fairlog_types import CorruptStorage, JournalPosition, LogId, Offset, StorageFailure
 from journal.journal import NoFiles
-from partition.placed import Placed, PlacedState
+from partition.placed import WITHOUT_RECORDS, Placed, PlacedStart, PlacedState
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -107,7 +107,7 @@ class Copier:
         self,
         data_logs: DataLogs,
         journal_of: Callable[[LogId], LocalJournal],
-        on_copied: Callable[[Mapping[LogId, Offset], Mapping[LogId, Offset]], None],
+        on_copied: Callable[[Mapping[LogId, Offset], Mapping[LogId, Offset], Mapping[LogId, Offset]], None],
         *,
         on_failure: Callable[[StorageFailure], None],
         chunk_bytes_max: int = CHUNK_BYTES_MAX,
@@ -117,9 +117,10 @@ class Copier:
         """Make a copier; `run` starts it.
 
         `journal_of` gives the journal of every log that is submitted, until it is forgotten. `on_copied` is
-        called after each chunk with the new high watermark of each log that got records, and the last stable
-        offset of (at least) these. `on_failure` is called once, when copying stops for good. Neither may raise. With
-        `keeps_cuts`, what a chunk leaves may be stored as a cut (`datalog.cuts`).
+        called after each chunk with the new high watermark of each log that got records, the last stable offset of (at
+        least) these, and where those logs begin (or later) that were told so. `on_failure` is called once, when copying
+        stops for good. Neither may raise. With `keeps_cuts`, what a chunk leaves may be stored as a cut
+        (`datalog.cuts`).
         """
         self.failed: StorageFailure | None = None
         self._data_logs = data_logs
@@ -133,7 +134,7 @@ class Copier:
         self._backlog = Backlog()
         self._staging: Staging | None = None
         """Of the large group that stands aside, if there is one."""
-        self._resting: dict[LogId, list[PlacedState]] = {}
+        self._resting: dict[LogId, list[PlacedState | PlacedStart]] = {}
         """Changes of state that wait for company, per log in order."""
         self._resting_items = 0
         self._dropped: dict[LogId, int] = {}
@@ -165,7 +166,7 @@ class Copier:
         of the journals if the group has records. After a failure the groups still queue up, for the journals hold them
         and the order is theirs; leaders refuse writes then.
         """
-        if any(not isinstance(item, PlacedState) for item in group):
+        if any(not isinstance(item, WITHOUT_RECORDS) for item in group):
             for item in group:
                 self._wake_resting(item.log)
             self._enqueue(group, order)
@@ -173,7 +174,7 @@ class Copier:
                 self._journal_of(item.log).start_flush()
             return
         for item in group:
-            assert isinstance(item, PlacedState)
+            assert isinstance(item, WITHOUT_RECORDS)
             self._resting.setdefault(item.log, []).append(item)
         self._resting_items += len(group)
         if self._resting_items >= RESTING_ITEMS_MAX:
@@ -415,8 +416,9 @@ class Copier:
         alive = {log: mark for log, mark in copied.marks.items() if log not in self._dropped}
         self._marks.update(alive)
         high_watermarks = {log: offset for log, offset in copied.high_watermarks.items() if log in alive}
-        if high_watermarks:
-            self._on_copied(high_watermarks, copied.last_stable)
+        log_starts = {log: offset for log, offset in copied.log_starts.items() if log in alive}
+        if high_watermarks or log_starts:
+            self._on_copied(high_watermarks, copied.last_stable, log_starts)
         if self._dropped:
             done_through = self._backlog.done_through
             self._dropped = {log: last_group for log, last_group in self._dropped.items() if last_group > done_through}

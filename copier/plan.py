@@ -10,7 +10,7 @@ whom, is for `backlog` to say:
       A:  p1   T1   T2           merge:  p1 · q1 · (T1 of A) · (T2 of A, T2 of B) · q2
       B:  q1   T2   q2
 
-- `plan`: of the groups in a chunk, what is written per log? All batches, but of the windows and of the
+- `plan`: of the groups in a chunk, what is written per log? All batches, but of the windows, of the starts and of the
   marks only the last, because a chunk becomes visible as a whole.
 
 A *group* is a tuple of placed items that becomes visible together: the local parts of one transaction, those of
@@ -30,7 +30,15 @@ from itertools import chain
 from typing import TypeGuard
 
 from fairlog_types import ApplyNumber, JournalPosition, LogId, Offset, ProducerId
-from partition.placed import BatchRef, Placed, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
+from partition.placed import (
+    WITHOUT_RECORDS,
+    BatchRef,
+    Placed,
+    PlacedBatch,
+    PlacedMarker,
+    PlacedStart,
+    PlacedTransaction,
+)
 from partition.producer_window import ProducerWindow
 
 Group = tuple[Placed, ...]
@@ -52,6 +60,8 @@ class LogPlan:
     """In the journal's order; empty if only state has changed."""
     windows: Mapping[ProducerId, ProducerWindow | None]
     """The last window of each producer that the chunk touches; None for one that is forgotten by then."""
+    start: Offset | None
+    """The log begins here, if it does not begin later; None if the chunk does not say."""
     copied_through: JournalPosition
     replay_from: JournalPosition
 
@@ -181,15 +191,20 @@ def is_copied(item: Placed, copied_through: JournalPosition) -> bool:
 def _plan_log(log: LogId, items: Sequence[Placed]) -> LogPlan:
     data: list[PlacedBatch | PlacedTransaction | PlacedMarker] = []
     windows: dict[ProducerId, ProducerWindow | None] = {}
+    start: Offset | None = None
     end = JournalPosition(0)
     for item in items:
         assert item.end > end, f"{log}: what ends at {item.end} was placed behind what ends at {end}"
         end = item.end
-        if not isinstance(item, PlacedState):
+        if not isinstance(item, WITHOUT_RECORDS):
             data.append(item)
-        if item.window is not None or isinstance(item, PlacedState):
-            windows[item.producer_id] = item.window
-    return LogPlan(log, tuple(data), windows, copied_through=end, replay_from=items[-1].replay_from)
+            if item.window is None:
+                continue
+        elif isinstance(item, PlacedStart):
+            start = item.offset if start is None else max(start, item.offset)
+            continue
+        windows[item.producer_id] = item.window
+    return LogPlan(log, tuple(data), windows, start, copied_through=end, replay_from=items[-1].replay_from)
 
 
 def batches_at(item: PlacedBatch | PlacedTransaction) -> Iterator[tuple[Offset, BatchRef]]:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from copier.plan import Group
 from fairlog_types import LogId, LogKind
-from partition.placed import PlacedState, PlacedTransaction
+from partition.placed import WITHOUT_RECORDS, PlacedTransaction
 
 STAGED_FROM_BYTES = 32 * 2**20
 """A few stages at least, or it is not worth the commits; and so much memory a copy may take."""
@@ -53,7 +53,7 @@ def _staged_parts(group: Group) -> list[PlacedTransaction]:
     for item in group:
         if isinstance(item, PlacedTransaction) and item.log.kind == LogKind.TOPIC.value:
             parts.setdefault(item.log, []).append(item)
-        elif not isinstance(item, PlacedState):
+        elif not isinstance(item, WITHOUT_RECORDS):
             others.add(item.log)
     return [item for log, items in parts.items() if log not in others for item in items if item.batches]
 

@@ -296,6 +296,12 @@ class LmdbDataLogs:
                     groups[entry.key.group] = max(committed_ms, groups.get(entry.key.group, committed_ms))
         return groups
 
+    def groups(self, log: LogId) -> list[tuple[bytes, bytes]]:
+        with self._reading("reading groups") as txn:
+            prefix = layout.encode_number(self._record(txn, log).number)
+            items = reader.items_with_prefix(txn, self._tables.groups, prefix)
+            return [(layout.decode_group_key(key), record) for key, record in items]
+
     def space(self) -> Space:
         with self._in_use(), storage_errors(self._directory, "asking for the space used"):
             info, page_bytes = self._env.info(), self._env.stat()["psize"]
@@ -330,6 +336,10 @@ class LmdbDataLogs:
                 return {layout.decode_time_key(key): layout.decode_batch_key(value) for key, value in items}
 
         return reindexing(log, headers=headers, entries=entries, write=self._write)
+
+    def copy_into(self, descriptor: int) -> None:
+        with self._in_use(), storage_errors(self._directory, "copying the file"):
+            self._env.copyfd(descriptor, compact=True)
 
     def sync(self) -> None:
         if _last_commit(self._env) == self._found_at:

@@ -37,6 +37,7 @@ class Tables:
     unfinished: Database
     aborted: Database
     cuts: Database
+    groups: Database
     common_cuts: Database
 
     @classmethod

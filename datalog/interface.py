@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from datalog.cuts import EndsAtCut, KnownCuts
-from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
+from datalog.offset_entries import CommittedOffset, Entry, OffsetKey
 from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, ProducerId, StorageFailure, TxId
 
 
@@ -258,8 +258,15 @@ class DataLogWriter(Protocol):
         """
         ...
 
-    def put_offsets(self, log: LogId, entries: Sequence[OffsetEntry]) -> None:
-        """Keep the newest committed offset per key; of two entries with one key the last wins. Raises UnknownLog."""
+    def put_offsets(self, log: LogId, entries: Sequence[Entry]) -> None:
+        """Keep the newest committed offset per key, and the newest record per group. Raises UnknownLog.
+
+        Of two entries with one key the last wins.
+        """
+        ...
+
+    def forget_groups(self, log: LogId) -> None:
+        """Remove the records of all groups; their committed offsets stay. Raises UnknownLog."""
         ...
 
     def put_producer(self, log: LogId, producer_id: ProducerId, state: bytes) -> None:
@@ -471,6 +478,13 @@ class DataLogs(Protocol):
         """The groups that have committed offsets, each with the time of its newest one in ms. Raises UnknownLog."""
         ...
 
+    def groups(self, log: LogId) -> list[tuple[bytes, bytes]]:
+        """The groups of which it is known who is in them: the digest of each one's name, and its record.
+
+        Raises UnknownLog.
+        """
+        ...
+
     def space(self) -> Space:
         """How much of the map is used. Raises StorageFailure."""
         ...
@@ -499,6 +513,14 @@ class DataLogs(Protocol):
 
         The index is correct at any moment, whether the steps are completed or not. Each step raises what `write`
         raises, and UnknownLog.
+        """
+        ...
+
+    def copy_into(self, descriptor: int) -> None:
+        """Write the whole file as it is at some moment of this call, without unused pages, into a file or a pipe.
+
+        Pages that are freed meanwhile are not used again, so the file grows. Blocks as long as the reader of a pipe
+        does. Raises StorageFailure, also if that reader has gone; CorruptStorage.
         """
         ...
 

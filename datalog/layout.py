@@ -11,6 +11,7 @@
     fairlog.cuts         (log number, cut number) → where the log ended at that cut: see `datalog.cuts`
     fairlog.commoncuts   cut number → the newest cut before it: which cuts were taken over all shards
     fairlog.offsets      (log number, digests of group and topic, partition) → CBOR
+    fairlog.groups       (log number, digest of the group) → who is in the group, opaque here
     <str(LogId)>         a topic's log: last offset of the batch → the batch; after the log's end, staged batches
 
 Integers in keys are big-endian and never negative (timestamps are biased), so that LMDB's order of bytes is the order
@@ -23,17 +24,16 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 
 from datalog.cuts import Cut
 from datalog.interface import AbortedTransaction, OpenInLog
-from datalog.offset_entries import OffsetKey
+from datalog.offset_entries import DIGEST_BYTES, OffsetKey, name_digest
 from fairlog_types import JournalPosition, Offset, ProducerId, TxId
 
 MAGIC = b"FAIRDLOG"
-VERSION = 6
-READ_VERSIONS = (1, 2, 3, 4, 5, 6)
+VERSION = 7
+READ_VERSIONS = (1, 2, 3, 4, 5, 6, 7)
 """An older version becomes this one when a node opens it for writing."""
 
 META = b"fairlog.meta"
@@ -46,8 +46,9 @@ CLEANINGS = b"fairlog.cleanings"
 OPEN = b"fairlog.open"
 ABORTED = b"fairlog.aborted"
 CUTS = b"fairlog.cuts"
+GROUPS = b"fairlog.groups"
 COMMON_CUTS = b"fairlog.commoncuts"
-OF_LOGS = (LOGS, TIME_INDEX, PRODUCERS, OFFSETS, TRANSACTIONS, CLEANINGS, OPEN, ABORTED, CUTS)
+OF_LOGS = (LOGS, TIME_INDEX, PRODUCERS, OFFSETS, TRANSACTIONS, CLEANINGS, OPEN, ABORTED, CUTS, GROUPS)
 """The log itself, and tables whose keys begin with the number of a log."""
 TABLES = (META, *OF_LOGS, COMMON_CUTS)
 
@@ -66,8 +67,8 @@ _OFFSET = struct.Struct(">Q")
 _PRODUCER_KEY = struct.Struct(">IQ")
 _TIME_KEY = struct.Struct(">IQ")
 _TIMESTAMP_BIAS = 1 << 63
-_OFFSET_KEY = struct.Struct(">I16s16sI")
-_GROUP_PREFIX = struct.Struct(">I16s")
+_OFFSET_KEY = struct.Struct(f">I{DIGEST_BYTES}s{DIGEST_BYTES}sI")
+_GROUP_KEY = struct.Struct(f">I{DIGEST_BYTES}s")
 BATCH_KEY_BYTES, PRODUCER_KEY_BYTES, TIME_KEY_BYTES = _OFFSET.size, _PRODUCER_KEY.size, _TIME_KEY.size
 LOG_NUMBER_BYTES = _NUMBER.size
 """The beginning of every composite key."""
@@ -84,7 +85,6 @@ _CLEANING = struct.Struct(">QQ")
 _OPEN = struct.Struct(">hQiQQ")
 _ABORTED = struct.Struct(">QQQ")
 _CUT_KEY = struct.Struct(">IQ")
-_DIGEST_BYTES = 16
 _FIRST_OFFSET = Offset(0)
 _FIRST_POSITION = JournalPosition(0)
 
@@ -300,13 +300,21 @@ def decode_producer_key(key: bytes | memoryview) -> ProducerId:
 
 
 def offset_key(number: int, key: OffsetKey) -> bytes:
-    """Uses digests, because the names of groups and topics may be longer than an LMDB key (511 bytes)."""
-    return _OFFSET_KEY.pack(number, _digest(key.group), _digest(key.topic), key.partition)
+    return _OFFSET_KEY.pack(number, name_digest(key.group), name_digest(key.topic), key.partition)
 
 
 def offset_group_prefix(number: int, group: str) -> bytes:
     """The prefix of the keys of all of a group's offsets."""
-    return _GROUP_PREFIX.pack(number, _digest(group))
+    return group_key(number, group)
+
+
+def group_key(number: int, group: str) -> bytes:
+    return _GROUP_KEY.pack(number, name_digest(group))
+
+
+def decode_group_key(key: bytes | memoryview) -> bytes:
+    """The group's `name_digest`. Raises DamagedValue."""
+    return _unpacked(_GROUP_KEY, key, "the key of a group")[1]
 
 
 def _unpacked(fixed: struct.Struct, data: bytes | memoryview, what: str) -> tuple[Any, ...]:
@@ -315,7 +323,3 @@ def _unpacked(fixed: struct.Struct, data: bytes | memoryview, what: str) -> tupl
         return fixed.unpack(data)
     except struct.error as error:
         raise DamagedValue(f"{what} has {fixed.size} bytes, this one {len(data)}") from error
-
-
-def _digest(text: str) -> bytes:
-    return blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()

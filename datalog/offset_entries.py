@@ -1,12 +1,14 @@
-"""Committed consumer offsets, as values, and their CBOR form.
+"""The entries of offsets logs as values, and their CBOR form: committed consumer offsets, and records of groups.
 
-A group's commit is a list of entries. The list is one record of an offsets log: it travels as a journal frame's
-payload, plain or inside a transaction, and the copier hands the decoded entries to `DataLogWriter.put_offsets`, which
-keeps the newest per key. The list is never read back as a batch.
+A group's commit is a list of entries, and so is the record of who is in the group. The list is one record of an offsets
+log: it travels as a journal frame's payload, plain or inside a transaction, and the copier hands the decoded entries to
+`DataLogWriter.put_offsets`, which keeps the newest per key. The list is never read back as a batch.
 
     payload := [ entry, … ]
     entry   := [group, topic, partition, value]
+             | [group, record]
     value   := null (the key is deleted) | [offset, leader epoch, metadata, commit time in ms]
+    record  := null (the key is deleted) | bytes, opaque here (fairlog/groups/persisted_group.py)
 
 Pure. Format: docs/formats/data-log.md.
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import cast
 
 import cbor2
@@ -23,6 +26,8 @@ from fairlog_types import Offset
 
 PARTITION_MAX = (1 << 32) - 1
 """What a key of the offsets table can hold."""
+
+DIGEST_BYTES = 16
 
 
 class MalformedEntries(ValueError):
@@ -57,12 +62,28 @@ class OffsetEntry:
     value: CommittedOffset | None
 
 
-def encode_offset_entries(entries: Sequence[OffsetEntry]) -> bytes:
+@dataclass(frozen=True, slots=True)
+class GroupEntry:
+    """Who is in a group from now on, in place of what was said before; `record` None: nothing is known any more."""
+
+    group: str
+    record: bytes | None
+
+
+Entry = OffsetEntry | GroupEntry
+
+
+def name_digest(name: str) -> bytes:
+    """What stands for the name of a group or a topic in keys: names may be longer than an LMDB key (511 bytes)."""
+    return blake2b(name.encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def encode_offset_entries(entries: Sequence[Entry]) -> bytes:
     """The payload of one record of an offsets log."""
     return cbor2.dumps([_to_plain(entry) for entry in entries])
 
 
-def decode_offset_entries(payload: bytes | bytearray | memoryview) -> list[OffsetEntry]:
+def decode_offset_entries(payload: bytes | bytearray | memoryview) -> list[Entry]:
     """Read what `encode_offset_entries` wrote. Raises MalformedEntries on anything else."""
     try:
         return [_from_plain(line) for line in cast("list[object]", cbor2.loads(payload))]
@@ -78,12 +99,17 @@ def encode_offset_entry(entry: OffsetEntry) -> bytes:
 def decode_offset_entry(data: bytes | bytearray | memoryview) -> OffsetEntry:
     """Read what `encode_offset_entry` wrote. Raises MalformedEntries on anything else."""
     try:
-        return _from_plain(cbor2.loads(data))
+        entry = _from_plain(cbor2.loads(data))
     except (cbor2.CBORDecodeError, TypeError, ValueError) as error:
         raise MalformedEntries(f"not an offset entry: {error}") from error
+    if isinstance(entry, GroupEntry):
+        raise MalformedEntries("not an offset entry: the record of a group")
+    return entry
 
 
-def _to_plain(entry: OffsetEntry) -> list[object]:
+def _to_plain(entry: Entry) -> list[object]:
+    if isinstance(entry, GroupEntry):
+        return [entry.group, entry.record]
     key, value = entry.key, entry.value
     plain: list[object] | None = None
     if value is not None:
@@ -91,7 +117,7 @@ def _to_plain(entry: OffsetEntry) -> list[object]:
     return [key.group, key.topic, key.partition, plain]
 
 
-def _from_plain(line: object) -> OffsetEntry:
+def _from_plain(line: object) -> Entry:
     """Raises ValueError if it is not a result of `_to_plain`."""
     match line:
         case [str(group), str(topic), int(partition), None] if 0 <= partition <= PARTITION_MAX:
@@ -104,5 +130,7 @@ def _from_plain(line: object) -> OffsetEntry:
         ] if 0 <= partition <= PARTITION_MAX:
             value = CommittedOffset(Offset(offset), leader_epoch, metadata, commit_timestamp_ms)
             return OffsetEntry(OffsetKey(group, topic, partition), value)
+        case [str(group), bytes() | None as record]:
+            return GroupEntry(group, record)
         case _:
-            raise ValueError("a group, a topic, a partition, and null or four fields were due")
+            raise ValueError("a group, a topic, a partition, and null or four fields were due, or a group and bytes")

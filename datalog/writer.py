@@ -35,7 +35,7 @@ from datalog.cuts import Cut, Unindexed
 from datalog.handles import Database, Tables, Transaction
 from datalog.interface import AbortedTransaction, Cleaned, Mark, OpenInLog, UnknownLog
 from datalog.layout import LogRecord
-from datalog.offset_entries import OffsetEntry, encode_offset_entry
+from datalog.offset_entries import Entry, GroupEntry, OffsetEntry, encode_offset_entry
 from fairlog_types import LogId, LogKind, Offset, ProducerId
 
 
@@ -107,6 +107,7 @@ class LmdbWriter:
             tables.unfinished,
             tables.aborted,
             tables.cuts,
+            tables.groups,
         ):
             self._delete_prefix(table, prefix)
         self._txn.delete(str(log).encode(), db=self._tables.logs)
@@ -167,14 +168,30 @@ class LmdbWriter:
         with self._txn.cursor(db=self._database(log)) as cursor:
             return max(end, Offset(layout.decode_batch_key(cursor.key()) + 1)) if cursor.last() else end
 
-    def put_offsets(self, log: LogId, entries: Sequence[OffsetEntry]) -> None:
+    def put_offsets(self, log: LogId, entries: Sequence[Entry]) -> None:
         number = self._record(log).number
         for entry in entries:
-            key = layout.offset_key(number, entry.key)
-            if entry.value is None:
-                self._txn.delete(key, db=self._tables.offsets)
+            if isinstance(entry, GroupEntry):
+                self._put_group(number, entry)
             else:
-                self._txn.put(key, encode_offset_entry(entry), db=self._tables.offsets)
+                self._put_offset(number, entry)
+
+    def _put_offset(self, number: int, entry: OffsetEntry) -> None:
+        key = layout.offset_key(number, entry.key)
+        if entry.value is None:
+            self._txn.delete(key, db=self._tables.offsets)
+        else:
+            self._txn.put(key, encode_offset_entry(entry), db=self._tables.offsets)
+
+    def _put_group(self, number: int, entry: GroupEntry) -> None:
+        key = layout.group_key(number, entry.group)
+        if entry.record is None:
+            self._txn.delete(key, db=self._tables.groups)
+        else:
+            self._txn.put(key, entry.record, db=self._tables.groups)
+
+    def forget_groups(self, log: LogId) -> None:
+        self._delete_prefix(self._tables.groups, layout.encode_number(self._record(log).number))
 
     def put_producer(self, log: LogId, producer_id: ProducerId, state: bytes) -> None:
         self._txn.put(layout.producer_key(self._record(log).number, producer_id), state, db=self._tables.producers)

@@ -48,10 +48,16 @@ POSITION_OFFSET = 16
 
 _AFTER_CHECKSUM = struct.Struct("<QqIIBxH")
 _CHECKED = struct.Struct("<QIQ")
-_BEFORE_POSITION = struct.Struct("<IQI")
+_ENVELOPE = struct.Struct("<IQ")
+assert _ENVELOPE.size == ENVELOPE_BYTES
+_REPLICATED = struct.Struct("<IQqIIBBH")
+assert _REPLICATED.size == REPLICATED_HEADER_BYTES
+_REPLICATED_START = struct.Struct("<IQ")
+_CHECKSUM_BYTES = 4
+_JOINED_BYTES_MAX = 512
+"""Up to this size a copy costs less than one buffer more to write."""
 _CHECK_BYTES = 4
 _CHECKED_END = _CHECK_BYTES + _CHECKED.size
-assert _BEFORE_POSITION.size == POSITION_OFFSET
 
 ALIGNMENT = 8
 """Frames begin at multiples of it, so that a search for frames looks at one word in eight."""
@@ -85,26 +91,59 @@ def encode_frame(
 ) -> list[Buffer]:
     """Encode one frame as buffers to be written one after the other; their total is a multiple of 8.
 
+    As `encode_replicated`. `durable` and `salt`, the u32 of the segment, go into the local envelope.
+    """
+    replicated = encode_replicated(
+        position=position,
+        leader_epoch=leader_epoch,
+        timestamp_ms=timestamp_ms,
+        kind=kind,
+        header=header,
+        payload=payload,
+    )
+    return in_envelope(replicated, position=position, durable=durable, salt=salt)
+
+
+def encode_replicated(
+    *,
+    position: JournalPosition,
+    leader_epoch: LeaderEpoch,
+    timestamp_ms: int,
+    kind: int,
+    header: Sequence[object],
+    payload: Sequence[Buffer] = (),
+) -> list[Buffer]:
+    """Encode the replicated part of a frame, as buffers to be written one after the other; the first has the head.
+
     `kind` is 1…255, `header` the record's fields (anything that CBOR carries, at most 65,535 bytes encoded),
-    `payload` the buffers that follow, of which no copy is made. `durable` and `salt`, the u32 of the segment, go into
-    the local envelope; all else makes up the replicated part.
+    `payload` the buffers that follow, of which no copy is made.
     """
     assert 0 < kind <= 0xFF, kind
-    assert durable <= position, (durable, position)
     cbor = cbor2.dumps(header)
     cbor_bytes = len(cbor)
     assert cbor_bytes <= CBOR_BYTES_MAX, f"a frame's header of {cbor_bytes} bytes; at most {CBOR_BYTES_MAX}"
-    payload_bytes = sum(map(len, payload)) if payload else 0
-    length = REPLICATED_HEADER_BYTES + cbor_bytes + payload_bytes
+    length = REPLICATED_HEADER_BYTES + cbor_bytes + (sum(map(len, payload)) if payload else 0)
     assert length <= REPLICATED_BYTES_MAX, length
     summed = _AFTER_CHECKSUM.pack(position, timestamp_ms, length, leader_epoch, kind, cbor_bytes) + cbor
     crc = crc32c(summed)
     for part in payload:
         crc = crc32c(part, crc)
+    return [crc.to_bytes(4, "little") + summed, *payload]
+
+
+def in_envelope(
+    replicated: Sequence[Buffer], *, position: JournalPosition, durable: JournalPosition, salt: int
+) -> list[Buffer]:
+    """A frame of this file, of its replicated part, whose first buffer has the head. Large parts are not copied."""
+    crc, own_position = _REPLICATED_START.unpack_from(replicated[0])
+    assert durable <= position == own_position, (durable, position, own_position)
     check = crc32c(_CHECKED.pack(durable, crc, position), salt)
-    head = _BEFORE_POSITION.pack(check, durable, crc) + summed
+    length = sum(map(len, replicated))
     padding = _PADDING[-(ENVELOPE_BYTES + length) % ALIGNMENT]
-    return [head, *payload, padding] if payload_bytes else [head + padding]
+    envelope = _ENVELOPE.pack(check, durable)
+    if length <= _JOINED_BYTES_MAX:
+        return [b"".join((envelope, *replicated, padding))]
+    return [envelope, *replicated, padding]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,3 +276,32 @@ def claimed_frame_bytes(buffer: Buffer, position: JournalPosition, *, offset: in
     if own_position != position or length < REPLICATED_HEADER_BYTES:
         return None
     return padded(ENVELOPE_BYTES + length)
+
+
+def decode_replicated_untrusted(replicated: Buffer) -> Frame | BadFrame:
+    """Decode the replicated part of a frame, which is all of these bytes; as a frame that nobody has on disk yet.
+
+    It is valid if and only if its length, its checksum and its fields are, as `check_frame_untrusted` has them. Never
+    raises.
+    """
+    view = memoryview(replicated)
+    if len(view) < REPLICATED_HEADER_BYTES:
+        return BadFrame.SHORT
+    crc, position, timestamp_ms, length, leader_epoch, kind, reserved, cbor_bytes = _REPLICATED.unpack_from(view)
+    if length != len(view) or length < REPLICATED_HEADER_BYTES + cbor_bytes:
+        return BadFrame.SIZE
+    if crc32c(view[_CHECKSUM_BYTES:]) != crc:
+        return BadFrame.CHECKSUM
+    if kind == 0 or reserved != 0 or position % ALIGNMENT:
+        return BadFrame.FIELDS
+    payload_start = REPLICATED_HEADER_BYTES + cbor_bytes
+    return Frame(
+        position=JournalPosition(position),
+        frame_bytes=ENVELOPE_BYTES + length,
+        durable=JournalPosition(0),
+        leader_epoch=LeaderEpoch(leader_epoch),
+        timestamp_ms=timestamp_ms,
+        kind=kind,
+        cbor=view[REPLICATED_HEADER_BYTES:payload_start],
+        payload=view[payload_start:],
+    )

@@ -49,7 +49,15 @@ import trio
 from fairlog_types import JournalPosition, LeaderEpoch, StorageFailure
 from journal.failpoints import reach
 from journal.flush import Flusher
-from journal.frame import HEADER_BYTES, LARGE_FRAME_BYTES, Buffer, encode_frame, padded
+from journal.frame import (
+    ENVELOPE_BYTES,
+    HEADER_BYTES,
+    LARGE_FRAME_BYTES,
+    Buffer,
+    encode_frame,
+    in_envelope,
+    padded,
+)
 from journal.preallocation import NoFiles, NoRoom, Preallocation, refused_to_open
 from journal.reading import FrameAt
 from journal.reopen import Reopened, reopen
@@ -98,6 +106,7 @@ class Journal:
         """The fsync under which the segment that was the last one was begun: what it has promised of its frames."""
         self.failed: StorageFailure | None = None
         """Why nothing is written any more; None while all is well."""
+        self._begun_earlier = reopened.is_earlier
         self._directory = directory
         self._settings = settings
         self._waits_for_disk = settings.fsync is Fsync.COMMIT
@@ -179,6 +188,16 @@ class Journal:
         return bool(self._segments)
 
     @property
+    def may_have_another_owner(self) -> bool:
+        """See `OpenJournal`: one process has the files."""
+        return False
+
+    @property
+    def gets_tail_again(self) -> bool:
+        """Whether frames that were lost come again: nobody else has them."""
+        return False
+
+    @property
     def start(self) -> JournalPosition:
         """Where the oldest segment that is still there begins; `end` if there is none."""
         oldest = self._segments.start
@@ -225,6 +244,28 @@ class Journal:
         if size > segment.room_end - position:
             self._segment_with_room(size)
             return self.append(kind, header, payload, timestamp_ms=timestamp_ms)  # with the salt of that segment
+        self._write(segment, buffers, size)
+        return position
+
+    def append_received(self, replicated: Buffer) -> JournalPosition:
+        """Append a frame that another journal has at this position, by its replicated part; answers the position.
+
+        The caller vouches that it is one (`frame.decode_replicated_untrusted`), and that its position is `end`. Raises
+        as `append`, but for want of room only if the disk is full: no frame is so large that it would not wait for room
+        on the spot, for it counts whether there is room or not.
+        """
+        self._check_writable()
+        position, size = self._end, padded(ENVELOPE_BYTES + len(replicated))
+        segment = self._room.active
+        if segment is None or size > segment.room_end - position:
+            segment = self._segment_with_room(size, refusable=False)
+        buffers = in_envelope((replicated,), position=position, durable=self._synced, salt=segment.salt)
+        self._write(segment, buffers, size)
+        return position
+
+    def _write(self, segment: SegmentFile, buffers: Sequence[Buffer], size: int) -> None:
+        """Write a frame of `size` bytes at the end, which is in `segment`, where there is room for it."""
+        position = self._end
         opened = segment.open_file or self._opened(segment)
         try:
             written = os.pwritev(opened.fd, buffers, file_offset(position, segment.base))
@@ -238,7 +279,6 @@ class Journal:
             self._room.refill(size)
         if self._settings.fsync is Fsync.INTERVAL:
             self._flusher.start_within(self, self._settings.fsync_interval_ms / 1000)
-        return position
 
     def has_room(self, payload_bytes: int) -> bool:
         """Whether a frame with so many bytes of payload (and up to 256 of header) can be appended without waiting.
@@ -314,13 +354,14 @@ class Journal:
             await self.sync()
 
     async def begin_under_present_setting(self) -> None:
-        """Begin a new segment if the last one was begun under another fsync, which holds for all frames of a segment.
+        """Begin a new segment if the last one was begun under another fsync, or in an earlier version of the format.
 
-        If the last one has no frames, its header is changed instead: a setting takes no position. For a restart, before
+        Both hold for all frames of a segment. If the last one has no frames, its header is changed instead: neither
+        takes a position. For a restart, before
         anything is appended, and after whoever asks for `begun_with`. All of it is on disk when this returns. Raises as
         `roll`.
         """
-        if not self.begun or self.begun_with is self._settings.fsync:
+        if not self.begun or (self.begun_with is self._settings.fsync and not self._begun_earlier):
             return
         last = self._segments.writing[-1]
         if last.end > last.base:
@@ -370,6 +411,10 @@ class Journal:
             self._segments.let_go_of_files()
 
     # Reading
+
+    def named_segments(self) -> Sequence[tuple[Path, int]]:
+        """See `Segments.named`: for whoever copies the files."""
+        return self._segments.named()
 
     def frames(self, start: JournalPosition) -> Iterator[FrameAt]:
         """Yield the frames from `start` (where one begins) to the present `end`, in order. Blocking, for recovery.
@@ -450,10 +495,10 @@ class Journal:
         except OSError as error:
             raise refused_to_open(self._directory, error) or self._fail("opening a segment", error) from error
 
-    def _segment_with_room(self, size: int) -> SegmentFile:
+    def _segment_with_room(self, size: int, *, refusable: bool = True) -> SegmentFile:
         spare = self._room.spare
         if spare is None or size > spare.room_end - spare.end:
-            if size > _DECISION_BYTES_MAX:
+            if refusable and size > _DECISION_BYTES_MAX:
                 raise NoRoom(f"{self._directory}: there is no room for a frame of {size} bytes; make_room first")
             self._room.make_now(size)
             active = self._room.active

@@ -39,6 +39,20 @@ class FrameAt:
     payload_bytes: int
 
 
+def frame_at(frame: Frame) -> FrameAt:
+    """What a frame says, without its payload. Raises ValueError if its header is not one."""
+    return FrameAt(
+        frame.position,
+        frame.end,
+        frame.kind,
+        frame.leader_epoch,
+        frame.timestamp_ms,
+        frame.header(),
+        frame.payload_position,
+        len(frame.payload),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ReadableSegment:
     """A segment to read from, and how far."""
@@ -69,19 +83,10 @@ def read_frames(segment: ReadableSegment, start: JournalPosition) -> Iterator[Fr
         if isinstance(frame, BadFrame):
             raise _corrupt(segment, position, frame.value)
         try:
-            header = frame.header()
+            found = frame_at(frame)
         except ValueError as error:
             raise _corrupt(segment, position, str(error)) from error
-        yield FrameAt(
-            frame.position,
-            frame.end,
-            frame.kind,
-            frame.leader_epoch,
-            frame.timestamp_ms,
-            header,
-            frame.payload_position,
-            len(frame.payload),
-        )
+        yield found
         position = frame.end
 
 

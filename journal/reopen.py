@@ -78,6 +78,8 @@ class Reopened:
     recovered: Recovered | None
     begun_with: Fsync | None = None
     """The setting under which the last segment was begun; None if there is none, or it had no header."""
+    is_earlier: bool = False
+    """Whether the last segment is of an earlier version of the format."""
 
 
 def reopen(
@@ -177,5 +179,6 @@ def _reopen_last(
         salt=salt,
         file_bytes=max(segment.file_bytes, SEGMENT_HEADER_BYTES),
     )
-    begun_with = segment.header.fsync if isinstance(segment.header, SegmentHeader) else None
-    return Reopened(sealed, last, tail.closed, recovered, begun_with)
+    if not isinstance(segment.header, SegmentHeader):
+        return Reopened(sealed, last, tail.closed, recovered)
+    return Reopened(sealed, last, tail.closed, recovered, segment.header.fsync, segment.header.is_earlier)

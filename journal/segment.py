@@ -64,8 +64,11 @@ class Fsync(Enum):
     """When the operating system pleases, but for whole segments and at a clean close."""
 
 
-VERSIONS = {JournalKind.LOCAL: 3, JournalKind.GROUP: 5}
-"""The version of each kind of journal that is written and read. Earlier ones had frames of one part."""
+VERSIONS = {JournalKind.LOCAL: 4, JournalKind.GROUP: 5}
+"""The version of each kind of journal that is written."""
+
+READ_FROM = {JournalKind.LOCAL: 3, JournalKind.GROUP: 5}
+"""The first version of each kind that is read; earlier ones had frames of one part."""
 
 _DURABILITY = {Fsync.COMMIT: 0, Fsync.INTERVAL: 1, Fsync.NEVER: 2}
 _FSYNC_OF = {number: fsync for fsync, number in _DURABILITY.items()}
@@ -82,6 +85,8 @@ class SegmentHeader:
     """u32, random: where the checks of this segment's local envelopes begin."""
     base: JournalPosition
     previous_end: JournalPosition
+    is_earlier: bool = False
+    """Of an earlier version, which is read, and to which nothing is appended."""
 
 
 class BadHeader(Enum):
@@ -95,6 +100,7 @@ class BadHeader(Enum):
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
     """A segment's header, 64 bytes, for `decode_segment_header_untrusted`, and a close mark that says nothing."""
+    assert not header.is_earlier, "what is written is of the present version"
     body = _HEADER.pack(
         MAGIC,
         VERSIONS[header.kind],
@@ -111,8 +117,8 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 def decode_segment_header_untrusted(buffer: Buffer) -> SegmentHeader | BadHeader:
     """Decode a segment's first 64 bytes (more are ignored).
 
-    Valid if and only if magic and checksum are right, kind and durability are known, the version is the kind's,
-    and base and `previous_end` are multiples of 8 with `previous_end` not beyond the base. Never raises.
+    Valid if and only if magic and checksum are right, kind and durability are known, the version is one of the kind's
+    that are read, and base and `previous_end` are multiples of 8 with `previous_end` not beyond the base. Never raises.
     """
     if len(buffer) < CLOSE_MARK_OFFSET:
         return BadHeader.UNREADABLE
@@ -124,12 +130,17 @@ def decode_segment_header_untrusted(buffer: Buffer) -> SegmentHeader | BadHeader
         journal_kind = JournalKind(kind)
     except ValueError:
         return BadHeader.FIELDS
-    if version != VERSIONS[journal_kind]:
-        return BadHeader.EARLIER if 0 < version < VERSIONS[journal_kind] else BadHeader.VERSION
+    if not READ_FROM[journal_kind] <= version <= VERSIONS[journal_kind]:
+        return BadHeader.EARLIER if 0 < version < READ_FROM[journal_kind] else BadHeader.VERSION
     if base % ALIGNMENT or previous_end % ALIGNMENT or previous_end > base or durability not in _FSYNC_OF:
         return BadHeader.FIELDS
     return SegmentHeader(
-        journal_kind, _FSYNC_OF[durability], salt, JournalPosition(base), JournalPosition(previous_end)
+        journal_kind,
+        _FSYNC_OF[durability],
+        salt,
+        JournalPosition(base),
+        JournalPosition(previous_end),
+        is_earlier=version < VERSIONS[journal_kind],
     )
 
 

@@ -168,15 +168,16 @@ class SegmentFile:
         self.base = self.end = base
 
     def begin_again(self, fsync: Fsync, sync: Sync) -> None:
-        """Let the header of a segment without frames say another setting; its close mark goes. Raises OSError.
+        """Let the header of a segment without frames say another setting, and the present version; its close mark goes.
 
-        A crash leaves the old header, the new one, or an unreadable one before zeros, which a start writes anew.
+        A crash leaves the old header, the new one, or an unreadable one before zeros, which a start writes anew. Raises
+        OSError.
         """
         assert self.end == self.base, "what was promised of a frame stays as it was promised"
         opened = OpenFile(self.path, os.O_RDWR)
         header = decode_segment_header_untrusted(read_range(opened.fd, 0, SEGMENT_HEADER_BYTES))
         assert isinstance(header, SegmentHeader), "the journal was opened with it"
-        write_all(opened.fd, encode_segment_header(replace(header, fsync=fsync)), 0)
+        write_all(opened.fd, encode_segment_header(replace(header, fsync=fsync, is_earlier=False)), 0)
         sync(opened.fd)
 
     def mark_closed(self) -> None:

@@ -25,7 +25,7 @@ from fairlog_types import CorruptStorage, JournalPosition, StorageFailure
 from journal.failpoints import reach
 from journal.preallocation import refused_to_open
 from journal.reading import FrameAt, ReadableSegment, read_frames, read_payload
-from journal.segment import file_offset
+from journal.segment import SEGMENT_HEADER_BYTES, file_offset
 from journal.segment_file import OpenFile, SealedSegment, SegmentFile, let_go_of_cache
 
 
@@ -48,6 +48,19 @@ class Segments:
     def start(self) -> JournalPosition | None:
         """Where the oldest one begins; None if there is none."""
         return self._all[0].base if self._all else None
+
+    def named(self) -> Sequence[tuple[Path, int]]:
+        """The files that have their own names, oldest first, and how many bytes of each are header and frames.
+
+        None after one that has not: everything that is synced is in these. What is within these bytes never changes,
+        except for the close mark.
+        """
+        found: list[tuple[Path, int]] = []
+        for segment in self._all:
+            if isinstance(segment, SegmentFile) and not segment.published:
+                break
+            found.append((segment.path, SEGMENT_HEADER_BYTES + segment.end - segment.base))
+        return found
 
     def began(self, segment: SegmentFile) -> None:
         """From now on `segment` is the last one."""

@@ -2,7 +2,8 @@
 
     Produce ──▶ append ──┐                                                ┌─▶ copier ─▶ data log ─▶ `visibility`
     offsets ──▶ append_record ─▶ decide ─▶ journal.append ─▶ fold ─▶ placed
-    coordinator ─▶ begin, seal, commit, discard ──┘
+    coordinator ─▶ begin, seal, commit, discard ──┤
+    DeleteRecords, retention ─▶ delete_before ────┘─▶ and then the data log at once, in steps
 
 Everything that changes a log goes the same way, in one step of the event loop: the state *decides* on a record (pure:
 `produce`, `modes`, `state`), the journal gets a frame, and the state *folds* the frame. A restart folds the same
@@ -17,12 +18,15 @@ Not here: what a request of Kafka looks like, which error code an outcome has, w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from typing import Protocol
+from contextlib import suppress
+from dataclasses import replace
+from typing import Protocol, TypeVar
 
 import trio
 
 from datalog.batch import BatchHeader
-from datalog.interface import DataLogs, NoRoom, UnknownLog
+from datalog.interface import DataLogs, UnknownLog
+from datalog.interface import NoRoom as NoRoomInDataLogs
 from fairlog_types import (
     ApplyNumber,
     JournalPosition,
@@ -36,7 +40,8 @@ from fairlog_types import (
     TxId,
 )
 from journal.failpoints import reach
-from journal.journal import Journal, NoFiles
+from journal.interface import OpenJournal
+from journal.journal import NoFiles, NoRoom
 from partition import produce
 from partition.answers import (
     AbortRefusal,
@@ -50,7 +55,7 @@ from partition.answers import (
 from partition.modes import TransactionMode
 from partition.placed import Placed
 from partition.record_codec import encode_local
-from partition.records import Fence, Forget, LocalRecord, Prepared
+from partition.records import Fence, Forget, LocalRecord, Prepared, Start
 from partition.state import PartitionState
 from partition.visibility import Visibility
 
@@ -126,6 +131,9 @@ class ShardOfPartition(Protocol):
         ...
 
 
+_Taken = TypeVar("_Taken", Appended, DuplicateOf)
+
+
 class Partition:
     """The leader of one log. Made by `partition.store`; used on the event loop."""
 
@@ -134,7 +142,7 @@ class Partition:
     def __init__(
         self,
         state: PartitionState,
-        journal: Journal,
+        journal: OpenJournal,
         visibility: Visibility,
         mode: TransactionMode,
         shard: ShardOfPartition,
@@ -178,7 +186,9 @@ class Partition:
         try:
             position = journal.append(kind, header, (payload,) if payload else (), timestamp_ms=now_ms)
         except StorageFailure as failure:
-            shard.fail(failure)
+            # Nothing of a START was written if there is no room for it, and whoever wants it can wait.
+            if not (isinstance(record, Start) and isinstance(failure, NoRoom)):
+                shard.fail(failure)
             raise
         item = self.state.fold(record, position, journal.end, leader_epoch=shard.leader_epoch, timestamp_ms=now_ms)
         if self._decided is not None:
@@ -236,14 +246,31 @@ class Partition:
             if not await self._wait_for_place(len(data)):
                 return RefusedAppend.UNKNOWN_LOG
             decision = self._decide(header, came_in)
-            if isinstance(decision, DuplicateOf | RefusedAppend):
+            if isinstance(decision, RefusedAppend):
                 return decision
+            if isinstance(decision, DuplicateOf):
+                return self._once_accepted(decision)
             self.write(decision, data)
         except StorageFailure:
             # If it is in the journal already, "nothing was written" would be untrue.
             return produce.answered_before(self.state, header) or RefusedAppend.STORAGE
         self._shard.appended.note(header)
-        return produce.appended(decision, through=self.state.folded_through)
+        return self._once_accepted(produce.appended(decision, through=self.state.folded_through))
+
+    def _once_accepted(self, outcome: _Taken) -> _Taken:
+        """The outcome, answered when the batch is accepted, if the journal is on a replicated log.
+
+        An owner that was deposed, and does not know it, may have an earlier transaction of the producer open: the batch
+        would go there, and the producer commit, with the present owner, a transaction without it.
+        """
+        if self.journal.may_have_another_owner and outcome.visible_at is None and outcome.durable_at is None:
+            return replace(outcome, durable_at=self.state.folded_through)
+        return outcome
+
+    async def accepted(self) -> None:
+        """On a replicated log: return when all that was appended so far is accepted. Raises StorageFailure."""
+        if self.journal.may_have_another_owner:
+            await self.durable(self.state.folded_through)
 
     def _decide(self, header: BatchHeader, came_in: TxId | None) -> produce.Decision:
         producer_id, shard = header.producer_id, self._shard
@@ -486,33 +513,72 @@ class Partition:
     async def delete_before(self, offset: Offset) -> Offset | None:
         """Let the log begin at `offset`, durably; answers where it begins then, None if it has gone.
 
-        `offset` is at most the high watermark. A log that begins there or later stays as it is. The start moves at
-        once, and the batches before it go in steps, between which others write; a later call removes what is left
-        (`has_remains`). Cancelled: the log begins there, or where it did. Raises StorageFailure; NoRoom if the disk or
-        the map is full: that alone refuses no other writes.
+        `offset` is at most the high watermark. A log that begins there or later stays as it is. The journal says so
+        first; then the start moves at once, and the batches before it go in steps, between which others write; a later
+        call removes what is left (`has_remains`). Cancelled: the log begins there, now or before long, or where it did.
+        Raises StorageFailure; NoRoom, of the journal or of the data logs, if the disk or the map is full, or if no file
+        can be opened: that alone refuses no other writes.
         """
         self._raise_if_failed()
-        visibility, data_logs = self.visibility, self._shard.data_logs
-        moves = offset > visibility.log_start
+        if not await self._write_start(offset):
+            return None
+        return await self._delete_through(offset)
+
+    async def _write_start(self, offset: Offset) -> bool:
+        """Return once each start that this log was told, this one included, is durable; False if the log has gone."""
+        state, journal = self.state, self.journal
+        assert offset <= state.next_offset, (self.log, offset, state.next_offset)
+        try:
+            if offset > state.log_start:
+                # Else a full disk would be met by the copier, when it comes to the frame, and stop it for good.
+                await trio.to_thread.run_sync(self._make_room_to_delete)
+            if offset > state.log_start and not journal.has_room(0):
+                # A START may take of what is kept for decisions, as it gives room back; but not if room can be made.
+                with suppress(NoRoom):
+                    await journal.make_room(0)
+            if offset > state.log_start and not self.has_gone:  # still
+                self.write(Start(offset))
+            # Whatever `fsync` says: what a client was told to be gone does not come back.
+            await journal.sync(state.started_through)
+        except (NoRoom, NoRoomInDataLogs):
+            raise
+        except StorageFailure as failure:
+            if not self.has_gone:  # else it was the deletion that closed the journal
+                self._shard.fail(failure)
+                raise
+        return not self.has_gone
+
+    async def sweep(self) -> None:
+        """Delete what `has_remains`; a replica does it, too. Cancelled, and raises: as `delete_before`."""
+        self._raise_if_failed()
+        await self._delete_through(Offset(0))
+
+    async def _delete_through(self, offset: Offset) -> Offset | None:
+        """Move the data log's start and delete all before it; answers where it begins then, None if it has gone.
+
+        Not synced: if a loss of power undoes the last write of the data logs, the journal still says where they begin.
+        """
+        visibility = self.visibility
         try:
             start, more = offset, True
             while more:
                 start = max(start, visibility.log_start)
                 more = await trio.to_thread.run_sync(self._delete_some, offset)
-                if visibility.log_start < offset:
-                    visibility.begin_at(offset)
+                visibility.begin_at(offset)
             self.swept_through = max(self.swept_through, start)
-            if moves:
-                # Without it a loss of power may bring back what was told to be gone.
-                await trio.to_thread.run_sync(data_logs.sync)
         except UnknownLog:
             return None  # dropped meanwhile, with all its records
-        except NoRoom:
+        except NoRoomInDataLogs:
             raise
         except StorageFailure as failure:
             self._shard.fail(failure)
             raise
         return visibility.log_start
+
+    def _make_room_to_delete(self) -> None:
+        """Raises NoRoom, and nothing is tried. In a worker thread."""
+        with self._shard.data_logs.write(room_bytes=DELETE_ROOM_BYTES):
+            pass
 
     def _delete_some(self, offset: Offset) -> bool:
         """Move the start and delete some of what lies before it; whether there may be more. In a worker thread."""
@@ -528,7 +594,7 @@ class Partition:
             if self._shard.failure is None and self.journal.has_room(0):
                 self.write(Forget(producer_id))
 
-    def leave(self) -> Journal:
+    def leave(self) -> OpenJournal:
         """The log is being deleted: it takes nothing more, and all who wait for it return. Answers its journal."""
         self.has_gone = True
         self.wake()

@@ -3,8 +3,8 @@
 These values flow from the fold over a local journal (`state`) to the copier, live and in recovery
 alike. They hold positions in the journal, never the data: the copier reads the bytes back.
 
-Every decided frame gives one item, also those that place no records (fences, discards): so the data log's
-copied-through mark and the producers' windows follow the journal frame by frame, and a restart finds in
+Every decided frame gives one item, also those that place no records (fences, discards, starts): so the data log's
+copied-through mark, its start and the producers' windows follow the journal frame by frame, and a restart finds in
 the data log exactly the state that the journal had at the mark (invariant 4).
 """
 
@@ -123,4 +123,17 @@ class PlacedState:
     replay_from: JournalPosition
 
 
-Placed = PlacedBatch | PlacedTransaction | PlacedMarker | PlacedState
+@dataclass(frozen=True, slots=True)
+class PlacedStart:
+    """The log begins at `offset`, if it does not begin later."""
+
+    log: LogId
+    offset: Offset
+    end: JournalPosition
+    replay_from: JournalPosition
+
+
+Placed = PlacedBatch | PlacedTransaction | PlacedMarker | PlacedState | PlacedStart
+
+WITHOUT_RECORDS = (PlacedState, PlacedStart)
+"""The items that nobody who reads or writes records waits for."""

@@ -35,6 +35,7 @@ from partition.records import (
     OpenBatch,
     PlainBatch,
     Prepared,
+    Start,
     TransactionalBatch,
 )
 from partition.state import PartitionState
@@ -48,6 +49,7 @@ FORGET = 6
 OPEN_BATCH = 7
 MARKER = 8
 PREPARED = 9
+START = 10
 
 _FIELDS = {
     FENCE: 2,
@@ -59,6 +61,7 @@ _FIELDS = {
     OPEN_BATCH: 7,
     MARKER: 8,
     PREPARED: 5,
+    START: 1,
 }
 
 
@@ -114,6 +117,8 @@ def encode_local(record: LocalRecord) -> tuple[int, tuple[int, ...]]:
             return FENCE, (producer_id, epoch)
         case Forget(producer_id):
             return FORGET, (producer_id,)
+        case Start(offset):
+            return START, (offset,)
         case _:
             assert_never(record)
 
@@ -143,6 +148,8 @@ def decode_local(kind: int, header: Sequence[object]) -> LocalRecord:
         return Fence(ProducerId(fields[0]), ProducerEpoch(fields[1]))
     if kind == FORGET:
         return Forget(ProducerId(fields[0]))
+    if kind == START:
+        return Start(Offset(fields[0]))
     txid = TxId(ProducerId(fields[0]), ProducerEpoch(fields[1]), fields[2])
     if kind == TRANSACTIONAL_BATCH:
         return TransactionalBatch(txid, fields[3], fields[4], fields[5])

@@ -111,4 +111,14 @@ class Forget:
     producer_id: ProducerId
 
 
-LocalRecord = Fence | PlainBatch | TransactionalBatch | OpenBatch | Prepared | Apply | Discard | Marker | Forget
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The log begins at `offset`, or later if it did: what lies before was deleted, by a client or by retention.
+
+    It stands in the journal so that each copy of the log begins there, after each restart.
+    """
+
+    offset: Offset
+
+
+LocalRecord = Fence | PlainBatch | TransactionalBatch | OpenBatch | Prepared | Apply | Discard | Marker | Forget | Start

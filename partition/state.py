@@ -7,8 +7,8 @@ one place that says what a frame means::
     Produce ─▶ check ─▶ journal.append ─▶ fold ─▶ Placed ─▶ copier
                         journal.frames ─▶ fold ─▶ Placed ─▶ copier        (recovery)
 
-What it holds: the next offset; per producer a window (`producer_window`); and per open transaction an index of
-its batches, by position in the journal. Never the data.
+What it holds: the next offset, and where the log begins; per producer a window (`producer_window`); and per open
+transaction an index of its batches, by position in the journal. Never the data.
 
 *Replay.* The data log knows through which position it has been copied, from where to replay (the first frame of
 the oldest transaction open then), and every producer's window as of its last decided frame before that mark. So a
@@ -51,7 +51,16 @@ from fairlog_types import (
     ShardNumber,
     TxId,
 )
-from partition.placed import BatchRef, OpenPart, Placed, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
+from partition.placed import (
+    BatchRef,
+    OpenPart,
+    Placed,
+    PlacedBatch,
+    PlacedMarker,
+    PlacedStart,
+    PlacedState,
+    PlacedTransaction,
+)
 from partition.producer_window import (
     ACCEPT,
     NO_SEQUENCE,
@@ -75,6 +84,7 @@ from partition.records import (
     OpenBatch,
     PlainBatch,
     Prepared,
+    Start,
     TransactionalBatch,
 )
 
@@ -131,8 +141,10 @@ class PartitionState:
         "in_doubt",
         "leader_epoch",
         "log",
+        "log_start",
         "next_offset",
         "open_transactions",
+        "started_through",
         "windows",
     )
 
@@ -142,6 +154,10 @@ class PartitionState:
         self.leader_epoch = leader_epoch
         self.next_offset = Offset(0)
         """Of the next record that is decided."""
+        self.log_start = Offset(0)
+        """Where the log begins when all that is folded is copied. The data log may begin there already, or later."""
+        self.started_through = _START
+        """The end of the last Start that was folded in this run."""
         self.folded_through = _START
         """The end of the last frame that was folded."""
         self.open_transactions: dict[TxId, OpenTransaction] = {}
@@ -162,17 +178,21 @@ class PartitionState:
         copied_through: JournalPosition,
         replay_from: JournalPosition,
         next_offset: Offset,
+        log_start: Offset,
         windows: Mapping[ProducerId, ProducerWindow],
         open_parts: Iterable[OpenPart] = (),
         first_sequences: Mapping[TxId, int] | None = None,
     ) -> None:
         """Start from what the data log holds; then fold the journal's frames from `replay_from` to its end.
 
-        The first three are the data log's mark, `windows` what it keeps of the producers, `open_parts` the
-        transactions that are open in it, `first_sequences` those of their first batches, as far as they are there.
+        The first three are the data log's mark, `log_start` is where it begins, `windows` what it keeps of the
+        producers, `open_parts` the transactions that are open in it, `first_sequences` those of their first batches, as
+        far as they are there.
         """
         assert replay_from <= copied_through, (self.log, replay_from, copied_through)
         self.next_offset = next_offset
+        self.log_start = log_start
+        self.started_through = _START
         self.folded_through = replay_from
         self.open_transactions = {}
         self.in_doubt = set()
@@ -405,6 +425,8 @@ class PartitionState:
                 placed = self._fold_marker(record, position, end, leader_epoch, timestamp_ms)
             case Forget(producer_id):
                 placed = self._fold_forget(producer_id, position, end)
+            case Start(offset):
+                placed = self._fold_start(offset, position, end)
             case _:
                 assert_never(record)
         self.folded_through = end
@@ -636,6 +658,17 @@ class PartitionState:
             return None
         self.windows.pop(producer_id, None)
         return PlacedState(self.log, producer_id, None, end, self.pinned_from(end))
+
+    def _fold_start(self, offset: Offset, position: JournalPosition, end: JournalPosition) -> PlacedStart | None:
+        """It never goes back: where a later start was folded, this one only moves the mark."""
+        if position < self._copied_through:
+            return None
+        if offset > self.next_offset or self.log.kind != LogKind.TOPIC.value:
+            what = "which is a table" if self.log.kind != LogKind.TOPIC.value else f"which ends at {self.next_offset}"
+            raise self._contradiction(position, f"a START lets the log begin at offset {offset}, {what}")
+        self.log_start = max(self.log_start, offset)
+        self.started_through = end
+        return PlacedStart(self.log, offset, end, self.pinned_from(end))
 
     def _window_with_batch(
         self,

@@ -25,8 +25,8 @@ import trio
 from datalog.batch import parse_batch_header_untrusted
 from datalog.interface import Bounds, Mark, ReadRequest, ReadResult
 from fairlog_types import CorruptStorage, JournalPosition, LogId, Offset, ProducerId, StorageFailure, TxId
-from journal.flush import Flusher
-from journal.journal import Fsync, Journal, JournalKind, JournalSettings
+from journal.interface import Journals, OpenJournal
+from journal.journal import Fsync, JournalKind
 from partition.modes import TransactionMode
 from partition.partition import Partition, ShardOfPartition
 from partition.placed import OpenPart, Placed
@@ -75,15 +75,12 @@ def steps(logs: Sequence[LogId]) -> Iterator[Sequence[LogId]]:
 class PartitionStore:
     """Opens and removes partitions. Every log is in the hands of one caller at a time."""
 
-    def __init__(
-        self, directory: Path, shard: ShardOfPartition, *, flusher: Flusher, journal_settings: JournalSettings
-    ) -> None:
+    def __init__(self, directory: Path, shard: ShardOfPartition, journals: Journals) -> None:
         """`directory` holds one directory per journal, named by its log. The partitions are the shard's."""
         self._directory = directory
         self._shard = shard
         self._data_logs = shard.data_logs
-        self._flusher = flusher
-        self._journal_settings = journal_settings
+        self._journals = journals
 
     def journal_directory(self, log: LogId) -> Path:
         return self._directory / str(log)
@@ -100,7 +97,7 @@ class PartitionStore:
     async def _open(self, log: LogId, loaded: _Loaded, mode: TransactionMode) -> Opened:
         journal = await self._open_journal(log, there=loaded.has_journal)
         mark = loaded.mark
-        if journal.end < mark.copied_through:
+        if journal.end < mark.copied_through and not journal.gets_tail_again:
             mark = await self._go_on_at_the_mark(log, journal, mark)
         await journal.begin_under_present_setting()
         state = PartitionState(log, self._shard.leader_epoch)
@@ -108,6 +105,7 @@ class PartitionStore:
             copied_through=mark.copied_through,
             replay_from=mark.replay_from,
             next_offset=mark.next_offset,
+            log_start=loaded.bounds.log_start,
             windows=loaded.windows,
             open_parts=loaded.open_parts,
             first_sequences=loaded.first_sequences,
@@ -118,14 +116,13 @@ class PartitionStore:
         visibility = Visibility(log, loaded.bounds)
         return Opened(Partition(state, journal, visibility, mode, self._shard), mark, placed)
 
-    async def _open_journal(self, log: LogId, *, there: bool) -> Journal:
-        directory, kind, settings = self.journal_directory(log), JournalKind.LOCAL, self._journal_settings
-        flusher, epoch = self._flusher, self._shard.leader_epoch
+    async def _open_journal(self, log: LogId, *, there: bool) -> OpenJournal:
+        directory = self.journal_directory(log)
         if not there:  # thousands of them at once are not worth a thread each
-            return Journal.unbegun(directory, kind=kind, settings=settings, flusher=flusher, leader_epoch=epoch)
-        return await Journal.open(directory, kind=kind, settings=settings, flusher=flusher, leader_epoch=epoch)
+            return self._journals.unbegun(directory, JournalKind.LOCAL)
+        return await self._journals.open(directory, JournalKind.LOCAL)
 
-    async def _go_on_at_the_mark(self, log: LogId, journal: Journal, mark: Mark) -> Mark:
+    async def _go_on_at_the_mark(self, log: LogId, journal: OpenJournal, mark: Mark) -> Mark:
         """The journal ends before what was copied of it. Where it had promised durability, it must not.
 
         Else a loss of power has taken the tail, after the copier had read it from memory. All of it that was decided
@@ -194,7 +191,7 @@ class PartitionStore:
         except OSError:
             return True  # whoever opens it hears what is wrong
 
-    def _replay(self, journal: Journal, state: PartitionState, start: JournalPosition) -> list[Placed]:
+    def _replay(self, journal: OpenJournal, state: PartitionState, start: JournalPosition) -> list[Placed]:
         """Fold the journal's frames from `start` on. In a worker thread."""
         return list(replay_local(journal.frames(start), state))
 

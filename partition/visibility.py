@@ -69,9 +69,10 @@ class Visibility:
             self._tell(stable=stable)
 
     def begin_at(self, log_start: Offset) -> None:
-        """What lies before `log_start` was deleted."""
-        self.log_start = log_start
-        self._tell(stable=True)
+        """What lies before `log_start` was deleted. It never goes back."""
+        if log_start > self.log_start:
+            self.log_start = log_start
+            self._tell(stable=True)
 
     def close(self) -> None:
         """The log is deleted: all who wait return, now and later."""

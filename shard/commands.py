@@ -15,6 +15,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -52,6 +53,7 @@ from shard.cut_messages import (
 )
 from shard.cutting import Cutting
 from shard.high_watermarks import FindHighWatermarks, HighWatermarks
+from shard.links import Confirm
 from shard.offset_messages import WriteOffsets
 from shard.other_offsets import OwnOffsets
 from shard.own_cuts import OwnCuts
@@ -110,6 +112,14 @@ CommandBody = (
 )
 
 
+_ANSWERED_BY_OWNERS = (
+    PrepareAll | ApplyAll | AwaitEnds | Hold | CutLogs | Release | NoteEnds | KeepEnds | FindCuts | FindEnds
+)
+"""What is answered only once it is certain that this process owned the shard when it was asked. A deposed owner that
+does not know it may lack what is asked for: it would say that nothing is there, so that all of it is visible.
+What the others lead to is looked at again by *prepare*, or by the next SaidAll."""
+
+
 class Commands:
     """Executes what other shards ask of this one: coordinators, leaders of logs, sinks, groups, the taker of cuts."""
 
@@ -122,8 +132,9 @@ class Commands:
         cutting: Cutting,
         own_offsets: OwnOffsets,
         adding: AddingForOthers,
+        confirm: Confirm | None = None,
     ) -> None:
-        """`epoch` is that of this shard; `cutting` takes cuts over all shards."""
+        """`epoch` is that of this shard; `cutting` takes cuts over all shards; `confirm`: see `shard.links`."""
         self._partitions = partitions
         self._participant = participant
         self._epoch = epoch
@@ -131,6 +142,7 @@ class Commands:
         self._cutting = cutting
         self._own_offsets = own_offsets
         self._adding = adding
+        self._confirm = confirm
 
     def restarted(self, shard: ShardNumber) -> None:
         """See `shard.links.Executes`."""
@@ -139,6 +151,12 @@ class Commands:
 
     def execute(self, shard: ShardNumber, body: CommandBody) -> Callable[[], Awaitable[Any]]:
         """See `shard.links.Executes`."""
+        if self._confirm is None or not isinstance(body, _ANSWERED_BY_OWNERS):
+            return self._begin(shard, body)
+        confirmed = self._confirm()
+        return partial(_once_confirmed, self._begin(shard, body), confirmed)
+
+    def _begin(self, shard: ShardNumber, body: CommandBody) -> Callable[[], Awaitable[Any]]:
         participant = self._participant
         match body:
             case Begin():
@@ -194,6 +212,16 @@ class Commands:
                 return lambda: self._adding.add(body)
             case FindHighWatermarks(logs):
                 return _at_once(HighWatermarks(self._partitions.high_watermarks(logs)))
+
+
+async def _once_confirmed(result: Callable[[], Awaitable[Any]], confirmed: Callable[[], Awaitable[None]]) -> Any:
+    """The answer; none from a process that is no owner any more: the present one is asked, too."""
+    answer = await result()
+    with suppress(StorageFailure):
+        await confirmed()
+        return answer
+    await trio.sleep_forever()
+    raise AssertionError("nobody wakes this task")
 
 
 def _at_once(answer: Any) -> Callable[[], Awaitable[Any]]:

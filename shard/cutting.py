@@ -38,7 +38,7 @@ from typing import TypeVar
 
 import trio
 
-from fairlog_types import LogId, ShardNumber
+from fairlog_types import LogId, ShardNumber, StorageFailure
 from journal.failpoints import reach
 from shard.asking import NoAnswer, Question, answers_of
 from shard.cut_messages import (
@@ -57,7 +57,7 @@ from shard.cut_messages import (
 )
 from shard.ends import OWN_WAIT_S
 from shard.holding import DRAIN_S, HOLD_S
-from shard.links import Links
+from shard.links import Confirm, Links
 from shard.own_cuts import OwnCuts
 
 TAKER = ShardNumber(0)
@@ -86,9 +86,18 @@ class Cutting:
     """Takes the cuts of a node if this shard is the TAKER, else asks the TAKER for them."""
 
     def __init__(
-        self, own: ShardNumber, own_cuts: OwnCuts, links: Links, shard_of: Callable[[LogId], ShardNumber | None]
+        self,
+        own: ShardNumber,
+        own_cuts: OwnCuts,
+        links: Links,
+        shard_of: Callable[[LogId], ShardNumber | None],
+        confirm: Confirm | None = None,
     ) -> None:
-        """`shard_of` names the shard that leads a log; None if it is this one, or if the log has no leader."""
+        """`shard_of` names the shard that leads a log; None if it is this one, or if the log has no leader.
+
+        `confirm`: see `shard.links`. A cut counts only if this process, too, owned its shard to the end of the hold.
+        """
+        self._confirm = confirm
         self._own = own
         self._own_cuts = own_cuts
         self._links = links
@@ -258,7 +267,11 @@ class Cutting:
             reach("cuts.taken")
             asked = await self._ask(dict.fromkeys(others, Release(number)), HOLD_S)
             released = True
-            held = self._own_cuts.release(self._own, number), *await answers_of(asked)
+            own = self._own_cuts.release(self._own, number)
+            confirmed = None if self._confirm is None else self._confirm()
+            held = own, *await answers_of(asked)
+            if confirmed is not None:
+                await _still_owned(confirmed)
             return (found,) if _all_held(held) else None
         finally:
             if not released:
@@ -282,6 +295,13 @@ class Cutting:
     def _say(self, shard: ShardNumber, question: CutQuestion, wait_s: float) -> Question:
         said = self._asked[shard] = Question(shard, self._links.ask(shard, question), trio.current_time() + wait_s)
         return said
+
+
+async def _still_owned(confirmed: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await confirmed()
+    except StorageFailure as failure:
+        raise NoAnswer(str(failure)) from failure
 
 
 def _all_held(answers: Iterable[Held | None]) -> bool:

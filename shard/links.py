@@ -11,12 +11,13 @@ look whether a later command has overtaken it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import trio
 
 from coordinator.messages import Stopped
-from fairlog_types import ShardNumber
+from fairlog_types import ShardNumber, StorageFailure
 from shard.conversation import Command, Hello, Listener, Message, Speaker
 
 REPEAT_AFTER_S = 0.5
@@ -33,6 +34,10 @@ class Executes(Protocol):
     def restarted(self, shard: ShardNumber) -> None:
         """That shard speaks in a new epoch: its next commands are those of a coordinator that has started again."""
         ...
+
+
+Confirm = Callable[[], Callable[[], Awaitable[None]]]
+"""What it answers is awaited until this process is known to have owned the shard at the call (StreamedJournals)."""
 
 
 class Transport(Protocol):
@@ -97,13 +102,15 @@ class Links:
         others: Iterable[ShardNumber],
         transport: Transport,
         given_up: Callable[[ShardNumber], None],
+        confirm: Confirm | None = None,
     ) -> None:
-        """`epoch` grows with every start of this shard.
+        """`epoch` grows with every start of this shard; `confirm` is None if no other process can own it.
 
         `given_up` is called when this shard stops and does not wait for that one, which is lost.
         """
         self._transport = transport
         self._given_up = given_up
+        self._confirm = confirm
         self._speakers = {shard: Speaker(epoch) for shard in others}
         self._listeners = {shard: Listener(epoch) for shard in self._speakers}
         self._asked: dict[tuple[ShardNumber, int], Asked] = {}
@@ -136,6 +143,21 @@ class Links:
         if self._stops and shard in self._lost:
             asked.give_up()  # but it is said before what follows, if that shard is reached again
         return asked
+
+    def say_as_owner(self, say: Callable[[], None]) -> None:
+        """Call `say` once it is certain that this process owns the shard, at this moment at least; or never.
+
+        Only while this runs.
+        """
+        if self._confirm is None:
+            say()
+        elif self._hearing is not None:
+            self._hearing.nursery.start_soon(self._say_once_confirmed, self._confirm(), say)
+
+    async def _say_once_confirmed(self, confirmed: Callable[[], Awaitable[None]], say: Callable[[], None]) -> None:
+        with suppress(StorageFailure):
+            await confirmed()
+            say()
 
     def receive(self, shard: ShardNumber, message: Message) -> None:
         """A message of that shard has come. While this one does not run, it is lost."""
@@ -200,9 +222,15 @@ class Links:
             self._give_up(shard)
 
     def reached(self, shard: ShardNumber) -> None:
-        """Messages reach that shard again: what it has not answered need not wait for its time."""
+        """Messages reach that shard again: what it has not answered need not wait for its time.
+
+        It may be another process by now. One that has been given commands by an owner of this shard that was deposed
+        says nothing of itself, and this shard may have been welcomed by one that was deposed: so it is greeted.
+        """
         self._lost.discard(shard)
         self.repeat(shard)
+        if self._confirm is not None:
+            self._transport.send(shard, Hello(self._speakers[shard].epoch))
 
     def repeat(self, shard: ShardNumber, after_s: float = 0.0) -> None:
         """Say again what that shard has not answered for so long."""

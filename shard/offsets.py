@@ -15,7 +15,16 @@ from typing import TypeVar
 
 import trio
 
-from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, LogId, Offset, ProducerEpoch, ProducerId, TxId
+from fairlog_types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    LogId,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    StorageFailure,
+    TxId,
+)
 from partition import produce
 from partition.answers import RefusedAppend
 from partition.producer_window import NO_SEQUENCE, BatchRefusal, Refused
@@ -104,7 +113,19 @@ class OffsetsLogs:
         if refused is not None:
             return refused
         assert outcome is not None, "decided is either way"
+        if isinstance(outcome, TxId) and not await self._accepted(log):
+            return RefusedAppend.STORAGE
         return outcome
+
+    async def _accepted(self, log: LogId) -> bool:
+        """Whether the next owner has it as well: the transaction goes on there, and would be committed without it."""
+        partition = self._partitions.get(log)
+        try:
+            if partition is not None:
+                await partition.accepted()
+        except StorageFailure:
+            return False
+        return True
 
     async def _append(
         self, log: LogId, payload: bytes, decide: Callable[[PartitionState], LocalRecord | None]

@@ -600,6 +600,7 @@ class Participant:
     def _place(self, messages: Sequence[ApplyCommit], application: LocalApplication) -> None:
         """Write the decisions; no checkpoint from the first one to the copier's `place`. Raises StorageFailure."""
         partitions = self._partitions
+        self._raise_if_one_refuses(messages)
         number = self._apply_number(messages)
         group: list[Placed] = []
         offsets: list[tuple[Partition, TxId]] = []
@@ -633,6 +634,17 @@ class Participant:
         for message in messages:
             application.note(message.txid, message.logs)
             self._coordinators.pop(message.txid, None)
+
+    def _raise_if_one_refuses(self, messages: Sequence[ApplyCommit]) -> None:
+        """On a replicated log, what some of the logs have is accepted, and replicas place it without the rest.
+
+        One journal's file may have failed a moment ago, and nobody has come to it yet. Raises StorageFailure.
+        """
+        for log in (log for message in messages for log in message.logs):
+            partition = self._partitions.get(log)
+            if partition is not None and partition.journal.failed is not None:
+                self._partitions.fail(partition.journal.failed)
+                raise partition.journal.failed
 
     def _apply_number(self, messages: Sequence[ApplyCommit]) -> ApplyNumber:
         """The number under which a part of any of them was placed before, else a new one."""

@@ -24,10 +24,10 @@ import trio
 
 from copier.copier import BACKLOG_BYTES_MAX, Copier, CopierStatistics
 from copier.reclaim import Reclaimer
-from datalog.interface import DataLogs, Mark, TooManyLogs, UnknownLog
+from datalog.interface import DataLogs, Mark, NoRoom, TooManyLogs, UnknownLog
 from fairlog_types import LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
-from journal.flush import Flusher
-from journal.journal import Journal, JournalSettings, NoFiles
+from journal.interface import Journals, OpenJournal
+from journal.journal import NoFiles
 from partition.answers import LogCut
 from partition.modes import JOURNAL, TransactionMode
 from partition.partition import AppendedCounts, Partition
@@ -40,6 +40,9 @@ EXPIRY_CHECK_MS = 600_000
 REFUSED_SAID_EVERY_S = 60
 """A process without file descriptors may refuse thousands of writes in a second."""
 
+SWEEP_AGAIN_S = 10
+"""After a sweep for which there was no room."""
+
 logger = structlog.get_logger("fairlog.partitions")
 
 
@@ -51,8 +54,7 @@ class Partitions:
         directory: Path,
         *,
         data_logs: DataLogs,
-        flusher: Flusher,
-        journal_settings: JournalSettings,
+        journals: Journals,
         leader_epoch: LeaderEpoch,
         producer_expiration_ms: int,
         now_ms: Callable[[], int],
@@ -70,12 +72,14 @@ class Partitions:
         self.now_ms = now_ms
         self.failure: StorageFailure | None = None
         """Why no more writes are taken; None as long as they are."""
+        self.has_failed = trio.Event()
+        """Set with `failure`."""
         self.appended = AppendedCounts()
         self.open_by_producer: dict[ProducerId, TxId] = {}
         """The transaction that each producer has open in this shard: Produce names the producer only."""
         self.current_epoch_of = epoch_of
         self._by_log: dict[LogId, Partition] = {}
-        self._store = PartitionStore(directory, self, flusher=flusher, journal_settings=journal_settings)
+        self._store = PartitionStore(directory, self, journals)
         self._producer_expiration_ms = producer_expiration_ms
         self._copier = Copier(
             data_logs,
@@ -91,6 +95,9 @@ class Partitions:
         """Of all logs, as the data logs had them at the start; handed on with what is recovered."""
         self._recovered: dict[LogId, list[Placed]] | None = {}
         """What is placed and not yet copied, by log, until `finish_recovery` hands it to the copier."""
+        self._sweepers: trio.Nursery | None = None
+        """Where what lies before the logs' starts is deleted; None where that is not looked for."""
+        self._is_sweeping = False
         self._refused_for_files = 0
         """Since the log last said so."""
         self._refused_said_s = -math.inf
@@ -189,17 +196,37 @@ class Partitions:
         """Return once everything that is placed so far is visible. Raises StorageFailure if it will not be."""
         await self._copier.drain()
 
+    @property
+    def failed_copy(self) -> StorageFailure | None:
+        """Why nothing is copied any more; None as long as it is."""
+        return self._copier.failed
+
+    def urge(self) -> None:
+        """Let what is placed, and changes no records, be copied now as well; otherwise it waits for the next ones."""
+        self._copier.urge()
+
     def copier_statistics(self) -> CopierStatistics:
         return self._copier.statistics()
 
-    def _journal_of(self, log: LogId) -> Journal:
+    def _journal_of(self, log: LogId) -> OpenJournal:
         return self._by_log[log].journal
 
-    def _on_copied(self, high_watermarks: Mapping[LogId, Offset], last_stable: Mapping[LogId, Offset]) -> None:
+    def _on_copied(
+        self,
+        high_watermarks: Mapping[LogId, Offset],
+        last_stable: Mapping[LogId, Offset],
+        log_starts: Mapping[LogId, Offset],
+    ) -> None:
         for log, high_watermark in high_watermarks.items():
             partition = self._by_log.get(log)
             if partition is not None:
                 partition.visibility.advance(high_watermark, last_stable[log])
+        if log_starts:
+            for log, log_start in log_starts.items():
+                partition = self._by_log.get(log)
+                if partition is not None:
+                    partition.visibility.begin_at(log_start)
+            self._sweep_soon()
 
     def _copying_has_failed(self, failure: StorageFailure) -> None:
         self.fail(failure)
@@ -256,9 +283,44 @@ class Partitions:
     async def run(self) -> None:
         """Copy what is placed, give journal space back, and forget idle producers; until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._copier.run)
-            nursery.start_soon(Reclaimer(self._copier, self.data_logs, self._journal_of).run)
+            self._copy_in(nursery)
             nursery.start_soon(self._forget_idle_producers)
+
+    async def copy(self) -> None:
+        """What a replica does: copy, give journal space back, and delete what the owner has deleted; until cancelled.
+
+        An owner does not, because its retention looks for what is to be deleted there.
+        """
+        async with trio.open_nursery() as nursery:
+            self._copy_in(nursery)
+            self._sweepers = nursery
+            self._sweep_soon()
+
+    def _copy_in(self, nursery: trio.Nursery) -> None:
+        nursery.start_soon(self._copier.run)
+        nursery.start_soon(Reclaimer(self._copier, self.data_logs, self._journal_of).run)
+
+    def _sweep_soon(self) -> None:
+        """Have what lies before the logs' starts deleted, if there is any, and somebody has to look for it here."""
+        if self._sweepers is not None and not self._is_sweeping and self._remains():
+            self._is_sweeping = True
+            self._sweepers.start_soon(self._sweep)
+
+    def _remains(self) -> Sequence[Partition]:
+        return [partition for partition in self._by_log.values() if partition.has_remains]
+
+    async def _sweep(self) -> None:
+        """Return when nothing is left, or when the disk has failed."""
+        while remains := self._remains():
+            try:
+                for partition in remains:
+                    await partition.sweep()
+            except NoRoom as full:
+                logger.warning("there is no room to sweep what was deleted", reason=str(full))
+                await trio.sleep(SWEEP_AGAIN_S)
+            except StorageFailure:
+                return
+        self._is_sweeping = False
 
     async def _forget_idle_producers(self) -> None:
         while True:
@@ -288,11 +350,17 @@ class Partitions:
             raise self.failure
 
     def fail(self, failure: StorageFailure) -> None:
+        """A disk has failed: refuse writes until a restart."""
+        if self.failure is None:
+            logger.error("writes are refused until this node is restarted", reason=str(failure))
+            self.end(failure)
+
+    def end(self, failure: StorageFailure) -> None:
         """Refuse writes from now on, and let nobody wait for what will not come."""
         if self.failure is not None:
             return
         self.failure = failure
-        logger.error("writes are refused until this node is restarted", reason=str(failure))
+        self.has_failed.set()
         for partition in self._by_log.values():
             partition.visibility.wake()
             partition.wake()

@@ -83,10 +83,20 @@ class RoutedParticipants:
             self.welcomed(shard)
 
     def welcomed(self, shard: ShardNumber) -> None:
-        """That shard is heard of in a new epoch: see `Links.run`."""
-        epoch = self._links.epoch_of(shard)
-        if epoch is not None and self._undecided is not None:
-            self._links.ask(shard, self._said_all(shard, epoch, self._undecided()))
+        """That shard is heard of in a new epoch: see `Links.run`.
+
+        What is not named to it, it aborts, even if it is PREPARED. A coordinator that was deposed before that epoch
+        began, and does not know it, does not know either what the present one has there: so it is said as owner.
+        """
+        epoch, undecided = self._links.epoch_of(shard), self._undecided
+        if epoch is None or undecided is None:
+            return
+
+        def say() -> None:
+            if self._links.epoch_of(shard) == epoch:
+                self._links.ask(shard, self._said_all(shard, epoch, undecided()))
+
+        self._links.say_as_owner(say)
 
     def _said_all(self, shard: ShardNumber, epoch: int, undecided: Mapping[TxId, Undecided]) -> SaidAll:
         there = {

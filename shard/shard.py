@@ -14,9 +14,9 @@ Where its files lie, `shard.directory` says.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 
@@ -33,7 +33,9 @@ from datalog.environment import LmdbDataLogs
 from datalog.interface import DataLogs
 from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, ShardNumber, StorageFailure, TxId
 from journal.flush import Flusher, TailWatcher, open_flusher
-from journal.journal import Fsync, Journal, JournalKind, JournalSettings
+from journal.interface import Journals, OpenJournal
+from journal.journal import Fsync, JournalKind, JournalSettings
+from journal.on_files import JournalsOnFiles
 from journal.segment_file import make_root
 from partition.modes import JOURNAL, TransactionMode
 from shard.adding import Adding, AddingForOthers, AddLog
@@ -44,7 +46,7 @@ from shard.directory import ShardDirectory
 from shard.high_watermarks import OtherHighWatermarks
 from shard.holding import Commits
 from shard.kept_cuts import KeptCuts
-from shard.links import Links, Transport
+from shard.links import Confirm, Links, Transport
 from shard.offset_messages import OffsetsRefused, WriteOffsets
 from shard.other_offsets import OtherOffsets, OwnOffsets
 from shard.own_cuts import OwnCuts
@@ -85,6 +87,14 @@ class ShardSettings:
     producer_expiration_ms: int
     coordinator: CoordinatorSettings
     group_segment_bytes_max: int = GROUP_SEGMENT_BYTES_MAX
+
+    def of_journals(self) -> Mapping[JournalKind, JournalSettings]:
+        """For each kind of journal, how it uses its disk."""
+        local = JournalSettings(self.fsync, self.fsync_interval_ms, self.segment_bytes_max)
+        return {
+            JournalKind.LOCAL: local,
+            JournalKind.GROUP: replace(local, segment_bytes_max=self.group_segment_bytes_max),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +140,8 @@ class Shard:
         self.coordinator = coordinator
         self._participant = participant
         self._connections = connections
+        self.has_recovered = False
+        """What the last run left undecided is decided."""
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
@@ -169,6 +181,7 @@ class Shard:
         self.partitions.finish_recovery()
         if connections is not None:
             connections.commits.recovered()
+        self.has_recovered = True
 
     async def run_links(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """With neighbours: hear what they say, from when all logs are led on; until cancelled."""
@@ -200,7 +213,7 @@ class Shard:
         self._connections.links.receive(shard, message)
 
     def connected(self, shard: ShardNumber) -> None:
-        """Messages can be sent to a neighbour, again after `disconnected`."""
+        """Messages can be sent to a neighbour, again after `disconnected`, or to another process that may own it."""
         assert self._connections is not None
         self._connections.links.reached(shard)
 
@@ -284,9 +297,13 @@ async def open_shard(
     offsets_decided: Callable[[LogId, TxId, Offset | None], None],
     now_ms: Callable[[], int],
     neighbours: Neighbours | None = None,
+    journals: Journals | None = None,
+    confirm: Confirm | None = None,
 ) -> AsyncGenerator[Shard, None]:
     """Put together the shard in `directory`; it leads nothing yet. On leaving, its journals are closed.
 
+    `journals` opens them; without it they are files of this machine, flushed as `settings` say. `confirm` is given if
+    another process may own the shard without this one's knowing it (`shard.links`).
     `begun`: its group journals were made by an earlier start, so that a missing one is a loss; otherwise `note_begun`
     is awaited once they are on disk. `whole_since` is asked once all logs are led, see `fairlog.last_run`. Raises
     CorruptStorage, StorageFailure.
@@ -294,17 +311,14 @@ async def open_shard(
     async with AsyncExitStack() as stack:
         for root in (directory.local_journals, directory.group_journals):
             await trio.to_thread.run_sync(partial(make_root, root, below=directory.data_dir))
+        if journals is None:
+            journals = JournalsOnFiles(storage.flusher, settings.of_journals(), leader_epoch)
         placement = Placement(1) if neighbours is None else neighbours.placement
         ids = IdTable(settings.group_journals, settings.coordinator.group_separator, shards=placement.at_first)
         partitions = Partitions(
             directory.local_journals,
             data_logs=storage.data_logs,
-            flusher=storage.flusher,
-            journal_settings=JournalSettings(
-                fsync=settings.fsync,
-                fsync_interval_ms=settings.fsync_interval_ms,
-                segment_bytes_max=settings.segment_bytes_max,
-            ),
+            journals=journals,
             leader_epoch=leader_epoch,
             producer_expiration_ms=settings.producer_expiration_ms,
             now_ms=now_ms,
@@ -313,9 +327,8 @@ async def open_shard(
         )
         stack.push_async_exit(_closing(partitions.close))
         participant = Participant(partitions, whole_since=whole_since, offsets_decided=offsets_decided)
-        group_journals = await _open_group_journals(
-            stack, directory, settings, placement, flusher=storage.flusher, leader_epoch=leader_epoch, begun=begun
-        )
+        numbers = placement.group_journals(directory.number, settings.group_journals)
+        group_journals = await _open_group_journals(stack, directory, numbers, journals, begun=begun)
         if not begun:
             await _begin(group_journals)
             await note_begun()
@@ -337,19 +350,20 @@ async def open_shard(
                 commits.forget(other)
                 participant.give_up(other)
 
-            links = Links(leader_epoch, placement.others(directory.number), neighbours.transport, give_up)
+            others = placement.others(directory.number)
+            links = Links(leader_epoch, others, neighbours.transport, give_up, confirm)
             routed = RoutedParticipants(participant, links, neighbours.shard_of, commits)
             coordinator = make_coordinator(participants=routed)
             kept_cuts = KeptCuts(lambda: partitions.copier_statistics().copied_records)
             own_cuts = OwnCuts(partitions, coordinator, commits, kept_cuts.kept)
-            cutting = Cutting(directory.number, own_cuts, links, neighbours.shard_of)
+            cutting = Cutting(directory.number, own_cuts, links, neighbours.shard_of, confirm)
             own_offsets = OwnOffsets(directory.number, leader_epoch)
             adding = AddingForOthers(coordinator, commits, neighbours.catch_up)
             connections = _Connections(
                 commits,
                 links,
                 routed,
-                Commands(partitions, participant, leader_epoch, own_cuts, cutting, own_offsets, adding),
+                Commands(partitions, participant, leader_epoch, own_cuts, cutting, own_offsets, adding, confirm),
                 cutting,
                 kept_cuts,
                 PastCuts(directory.number, own_cuts, links, neighbours.shard_of),
@@ -364,26 +378,14 @@ async def open_shard(
 async def _open_group_journals(
     stack: AsyncExitStack,
     directory: ShardDirectory,
-    settings: ShardSettings,
-    placement: Placement,
+    numbers: Iterable[int],
+    journals: Journals,
     *,
-    flusher: Flusher,
-    leader_epoch: LeaderEpoch,
     begun: bool,
-) -> Sequence[Journal]:
-    opened: list[Journal] = []
-    for number in placement.group_journals(directory.number, settings.group_journals):
-        journal = await Journal.open(
-            directory.group_journal(number),
-            kind=JournalKind.GROUP,
-            settings=JournalSettings(
-                fsync=settings.fsync,
-                fsync_interval_ms=settings.fsync_interval_ms,
-                segment_bytes_max=settings.group_segment_bytes_max,
-            ),
-            flusher=flusher,
-            leader_epoch=leader_epoch,
-        )
+) -> Sequence[OpenJournal]:
+    opened: list[OpenJournal] = []
+    for number in numbers:
+        journal = await journals.open(directory.group_journal(number), JournalKind.GROUP)
         stack.push_async_exit(_closing(journal.close))
         if begun and not journal.begun:
             raise CorruptStorage(
@@ -394,11 +396,11 @@ async def _open_group_journals(
     return opened
 
 
-async def _begin(journals: Sequence[Journal]) -> None:
+async def _begin(journals: Sequence[OpenJournal]) -> None:
     """Let each be on disk, in parallel. Raises StorageFailure."""
     failures: list[StorageFailure] = []
 
-    async def begin(journal: Journal) -> None:
+    async def begin(journal: OpenJournal) -> None:
         try:
             await journal.begin()
         except StorageFailure as failure:

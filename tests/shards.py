@@ -30,7 +30,6 @@ def split_in_two(data_dir: Path) -> tuple[ShardDirectory, ShardDirectory]:
             shutil.copyfile(note, shard.path / LAST_RUN)
         note.unlink()
     _note_two_shards(data_dir)
-    shutil.rmtree(shards[1].persisted_groups)
     for shard in shards:
         logs = LmdbDataLogs.open(shard.data_logs, map_bytes=MAP_BYTES)
         with logs.write() as writer:

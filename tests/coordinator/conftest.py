@@ -59,6 +59,7 @@ class MemoryGroupJournal:
         self.records: list[GroupRecord] = []
         self.durable = 0
         self.failed: StorageFailure | None = None
+        self.may_have_another_owner = False
         self.flush_s = 0.0
         self.flush_fails = False
         self.waits_for_disk = True

@@ -14,7 +14,7 @@ import trio
 from copier.copier import Copier
 from copier.plan import Group
 from datalog.interface import Bounds, Mark, UnknownLog
-from datalog.offset_entries import OffsetEntry
+from datalog.offset_entries import Entry
 from fairlog_types import (
     ApplyNumber,
     JournalPosition,
@@ -27,7 +27,7 @@ from fairlog_types import (
     TxId,
 )
 from journal import failpoints
-from partition.placed import BatchRef, PlacedBatch, PlacedState, PlacedTransaction
+from partition.placed import BatchRef, PlacedBatch, PlacedStart, PlacedState, PlacedTransaction
 from partition.producer_window import ProducerWindow
 from partition.visibility import Visibility
 
@@ -110,10 +110,11 @@ class LogContent:
     batches: list[tuple[Offset, bytes]] = field(default_factory=list)
     staged: list[tuple[Offset, bytes]] = field(default_factory=list)
     """What is behind the end."""
+    log_start: Offset = field(default_factory=lambda: Offset(0))
     transactions: list[tuple[Offset, Offset]] = field(default_factory=list)
     """First and last offset of those that have several batches."""
     windows: dict[ProducerId, bytes] = field(default_factory=dict)
-    offsets: list[OffsetEntry] = field(default_factory=list)
+    offsets: list[Entry] = field(default_factory=list)
 
 
 class MemoryDataLogs:
@@ -192,7 +193,7 @@ class MemoryWriter:
     def bind(self, log: LogId, base_offset: Offset, last_offset: Offset) -> None:
         self._log(log).transactions.append((base_offset, last_offset))
 
-    def put_offsets(self, log: LogId, entries: Sequence[OffsetEntry]) -> None:
+    def put_offsets(self, log: LogId, entries: Sequence[Entry]) -> None:
         self._log(log).offsets += entries
 
     def put_cut(self, now_s: float) -> None:
@@ -203,6 +204,13 @@ class MemoryWriter:
 
     def delete_producer(self, log: LogId, producer_id: ProducerId) -> None:
         self._log(log).windows.pop(producer_id, None)
+
+    def delete_before(self, log: LogId, offset: Offset, *, batches_max: int | None = None) -> int:
+        content = self._log(log)
+        assert batches_max == 0, "what is deleted needs room, and is for others"
+        assert offset <= max([content.mark.next_offset, *(base + 1 for base, _ in content.batches)])
+        content.log_start = max(content.log_start, offset)
+        return 0
 
     def mark(self, log: LogId) -> Mark:
         return self._log(log).mark
@@ -227,6 +235,7 @@ class Node:
         self.data_logs = MemoryDataLogs(logs)
         self.next_offset = dict.fromkeys(logs, 0)
         self.told: list[Mapping[LogId, Offset]] = []
+        self.starts: dict[LogId, Offset] = {}
         self.failures: list[StorageFailure] = []
         self.apply_number = 0
         self._bounds = bounds
@@ -247,8 +256,14 @@ class Node:
             content.staged = []  # as when data logs are opened
         return self.copier
 
-    def _on_copied(self, high_watermarks: Mapping[LogId, Offset], last_stable: Mapping[LogId, Offset]) -> None:
+    def _on_copied(
+        self,
+        high_watermarks: Mapping[LogId, Offset],
+        last_stable: Mapping[LogId, Offset],
+        log_starts: Mapping[LogId, Offset],
+    ) -> None:
         self.told.append(high_watermarks)
+        self.starts |= log_starts
         for log, high_watermark in high_watermarks.items():
             self.visible[log].advance(high_watermark, last_stable[log])
 
@@ -305,6 +320,11 @@ class Node:
         """Append a fence, or that the producer is forgotten; not submitted yet."""
         _, end, window = self._append(log, b"", 0)
         return PlacedState(log, producer_id, None if forgotten else window, end, end)
+
+    def start(self, log: LogId, offset: int) -> PlacedStart:
+        """Append that the log begins there; not submitted yet."""
+        _, end, _ = self._append(log, b"", 0)
+        return PlacedStart(log, Offset(offset), end, end)
 
     def texts(self, log: LogId) -> list[bytes]:
         """What the data log holds."""

@@ -10,7 +10,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from copier.copier import BACKLOG_BYTES_SLOW, BACKLOG_S, SMALL_BYTES
-from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey, encode_offset_entries
+from datalog.offset_entries import CommittedOffset, GroupEntry, OffsetEntry, OffsetKey, encode_offset_entries
 from fairlog_types import JournalPosition, LogId, Offset, ProducerId, StorageFailure
 
 A, B, C = (LogId("t", "ab" * 16, partition) for partition in range(3))
@@ -177,6 +177,54 @@ async def test_state_alone_costs_no_flush_and_rides_with_the_next_records(
     assert node.copier.statistics().resting_items == 0
 
 
+async def test_start_moves_with_its_mark_and_the_leader_is_told(make_node: Any, nursery: trio.Nursery) -> None:
+    """It costs no flush and no write of its own; in the one that copies it, the log begins there, and not before."""
+    node = make_node([A])
+    nursery.start_soon(node.copier.run)
+    node.copier.submit((node.plain(A, b"one", records=1),))
+    await node.copied(A, 1)
+    writes = len(node.data_logs.versions)
+    for offset in (1, 0):
+        node.copier.submit((node.start(A, offset),))
+    await wait_all_tasks_blocked()
+    assert (len(node.data_logs.versions), node.starts, node.copier.statistics().resting_items) == (writes, {}, 2)
+    node.copier.submit((node.plain(A, b"two", records=1),))
+    await node.copied(A, 2)
+    assert node.starts == {A: 1}
+    before, after = node.data_logs.versions[-2][A], node.data_logs.versions[-1][A]
+    assert (before.log_start, after.log_start) == (0, 1)
+    assert before.mark.copied_through < after.mark.copied_through == node.journals[A].end
+
+
+async def test_start_alone_is_copied_when_it_is_urged(make_node: Any, nursery: trio.Nursery) -> None:
+    """As where a replica reads it: nobody waits for the log's next records."""
+    node = make_node([A])
+    nursery.start_soon(node.copier.run)
+    node.copier.submit((node.plain(A, b"one", records=1),))
+    node.copier.submit((node.start(A, 1),))
+    node.copier.urge()
+    await node.copier.drain()
+    assert node.data_logs.content[A].log_start == 1
+    assert node.starts == {A: 1}
+
+
+async def test_start_that_the_mark_has_passed_is_not_copied_again(make_node: Any, nursery: trio.Nursery) -> None:
+    """What is found again after a restart changes nothing, whatever its offset was."""
+    node = make_node([A])
+    group, start = (node.plain(A, b"one", records=1),), (node.start(A, 1),)
+    nursery.start_soon(node.copier.run)
+    node.copier.submit(group)
+    node.copier.submit(start)
+    await node.copier.drain()
+    node.data_logs.content[A].log_start = Offset(0)  # as no data log would
+    copier = node.new_copier()
+    node.starts.clear()
+    copier.recover({A: [*group, *start]}, {A: node.data_logs.content[A].mark})
+    nursery.start_soon(copier.run)
+    await copier.drain()
+    assert (node.data_logs.content[A].log_start, node.starts) == (0, {})
+
+
 async def test_drain_copies_also_what_rests(make_node: Any, nursery: trio.Nursery) -> None:
     """After `drain` the marks stand at the journals' ends, and a forgotten producer is forgotten on disk."""
     node = make_node([A])
@@ -191,15 +239,16 @@ async def test_drain_copies_also_what_rests(make_node: Any, nursery: trio.Nurser
 
 
 async def test_offsets_log_fills_the_table_of_committed_offsets(make_node: Any, nursery: trio.Nursery) -> None:
-    """Records of an offsets log become entries, in order; its mark counts on."""
+    """Records of an offsets log become entries of either kind, in order; its mark counts on."""
     node = make_node([OFFSETS])
     nursery.start_soon(node.copier.run)
     entries = [OffsetEntry(OffsetKey("g", "t", 0), CommittedOffset(Offset(n), -1, "", 0)) for n in range(2)]
+    entries.append(GroupEntry("g", b"who"))
     for entry in entries:
         node.copier.submit((node.committed_offsets(OFFSETS, encode_offset_entries([entry])),))
     await node.copier.drain()
     assert node.data_logs.content[OFFSETS].offsets == entries
-    assert node.data_logs.content[OFFSETS].mark.next_offset == 2
+    assert node.data_logs.content[OFFSETS].mark.next_offset == 3
 
 
 async def test_forgotten_log_is_skipped(make_node: Any, nursery: trio.Nursery) -> None:

@@ -176,6 +176,7 @@ class Node:
                 copied_through=mark.copied_through,
                 replay_from=mark.replay_from,
                 next_offset=mark.next_offset,
+                log_start=self.data_logs.bounds(log).log_start,
                 windows=windows,
                 open_parts=[OpenPart(*dataclasses.astuple(it)) for it in self.data_logs.open_transactions(log)],
             )
@@ -359,7 +360,7 @@ class Node:
 
     # What is seen
 
-    def _on_copied(self, high_watermarks: Mapping[LogId, Offset], _last_stable: Mapping[LogId, Offset]) -> None:
+    def _on_copied(self, high_watermarks: Mapping[LogId, Offset], *_: Mapping[LogId, Offset]) -> None:
         """Answer producers; now and then remember the data logs, which nobody writes at this moment."""
         self.high_watermarks.update(high_watermarks)
         self._tell_moved()

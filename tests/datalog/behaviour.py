@@ -29,7 +29,7 @@ from datalog.interface import (
     ReadResult,
     UnknownLog,
 )
-from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
+from datalog.offset_entries import CommittedOffset, GroupEntry, OffsetEntry, OffsetKey
 from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, ProducerId
 from tests.datalog.batches import batch
 
@@ -237,6 +237,7 @@ class DataLogsBehaviour:
             lambda writer: append(writer, missing, 0, [1]),
             lambda writer: writer.put_mark(missing, mark(1, 0)),
             lambda writer: writer.put_offsets(missing, []),
+            lambda writer: writer.forget_groups(missing),
             lambda writer: writer.put_producer(missing, ProducerId(1), b""),
             lambda writer: writer.delete_producer(missing, ProducerId(1)),
             lambda writer: writer.delete_before(missing, Offset(0)),
@@ -261,6 +262,7 @@ class DataLogsBehaviour:
             lambda: logs.offsets(missing),
             lambda: logs.committed_offsets(missing, []),
             lambda: logs.offset_groups(missing),
+            lambda: logs.groups(missing),
             lambda: logs.units(missing, Offset(0), batches_max=1),
             lambda: logs.cleaned(missing),
             lambda: logs.time_index_is_behind(missing),
@@ -287,12 +289,13 @@ class DataLogsBehaviour:
         """Closing and opening changes nothing that can be asked."""
         with logs.write() as writer:
             writer.put_producer(ORDERS, ProducerId(7), b"seven")
-            writer.put_offsets(COMMITS, [OffsetEntry(OffsetKey("g", "t", 0), committed(5))])
+            writer.put_offsets(COMMITS, [OffsetEntry(OffsetKey("g", "t", 0), committed(5)), GroupEntry("g", b"who")])
             writer.delete_before(ORDERS, Offset(2))
 
         def everything(logs: DataLogs) -> list[object]:
             about: list[object] = [
-                (log, logs.mark(log), logs.bounds(log), logs.producers(log), logs.offsets(log)) for log in logs.logs()
+                (log, logs.mark(log), logs.bounds(log), logs.producers(log), logs.offsets(log), logs.groups(log))
+                for log in logs.logs()
             ]
             return [*about, read_one(logs, ORDERS, 2), logs.offset_for_timestamp(ORDERS, 12)]
 

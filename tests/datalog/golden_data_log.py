@@ -18,12 +18,12 @@ from datalog.control_batch import encode_control_batch
 from datalog.environment import LmdbDataLogs
 from datalog.interface import AbortedTransaction, Cleaned, Cleaning, DataLogs, Mark, OpenInLog
 from datalog.keyed import open_batch, without
-from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
+from datalog.offset_entries import CommittedOffset, GroupEntry, OffsetEntry, OffsetKey
 from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, TxId
 from tests.datalog.batches import batch, keyed_batch
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-DIRECTORY = GOLDEN / "data-log-6"
+DIRECTORY = GOLDEN / "data-log-7"
 ENVIRONMENT = DIRECTORY / "data.mdb.gz"
 ENVIRONMENT_1 = GOLDEN / "data-log" / "data.mdb.gz"
 """What version 1 has written: the same as version 3, without a compaction and without a log of the marker mode."""
@@ -35,6 +35,8 @@ ENVIRONMENT_4 = GOLDEN / "data-log-4" / "data.mdb.gz"
 """What version 4 has written: the same, with nothing staged."""
 ENVIRONMENT_5 = GOLDEN / "data-log-5" / "data.mdb.gz"
 """What version 5 has written: the same, without a cut over all shards, and without the batch before it."""
+ENVIRONMENT_6 = GOLDEN / "data-log-6" / "data.mdb.gz"
+"""What version 6 has written: the same, without a group's record."""
 DUMP = DIRECTORY / "dump.txt"
 MAP_BYTES = 1 << 24
 
@@ -49,12 +51,21 @@ ABORTED = AbortedTransaction(ProducerId(4000), Offset(0), Offset(3), Offset(2))
 OPEN = OpenInLog(TxId(ProducerId(4001), ProducerEpoch(1), 6), LeaderEpoch(1), Offset(2), 1)
 CLEANED = Cleaned(Offset(4), 70, None, (Cleaning(Offset(4), 1_700_000_003_000, 1),))
 COMMON_CUT = 7
+GONE = bytes.fromhex("8664676f6e650468636f6e73756d6572606080")
+"""Who is in the group `gone`: its generation was 4, and no one is left (docs/formats/group-membership.md)."""
 STAGED_MS = 1_700_000_004_000
 COMMITTED = CommittedOffset(Offset(3), 1, "note", 1_700_000_002_000)
 
 
 def fill(logs: DataLogs) -> None:
-    """Write one of everything, last a cut over all shards, which a log has grown behind meanwhile."""
+    """Write one of everything, last the record of a group."""
+    fill_as_version_6(logs)
+    with logs.write() as writer:
+        writer.put_offsets(OFFSETS_LOG, [GroupEntry("gone", GONE)])
+
+
+def fill_as_version_6(logs: DataLogs) -> None:
+    """What the golden file of version 6 has: a cut over all shards last, which a log has grown behind meanwhile."""
     fill_as_version_5(logs)
     with logs.write() as writer:
         writer.append(COMPACTED_LOG, Offset(5), 1, KEYED_MS, compacted_batch(5, b"e"))

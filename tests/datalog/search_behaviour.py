@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from datalog.interface import DataLogs, EpochEnd, TimestampOffset, UnknownLog
-from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
+from datalog.offset_entries import CommittedOffset, GroupEntry, OffsetEntry, OffsetKey, name_digest
 from fairlog_types import LeaderEpoch, LogId, Offset, ProducerId
 from tests.datalog.batches import batch
 from tests.datalog.behaviour import COMMITS, ORDERS, PAYMENTS, DataLogsBehaviour, OpenLogs, append, committed, mark
@@ -107,6 +107,35 @@ class SearchBehaviour(DataLogsBehaviour):
             writer.put_offsets(COMMITS, [OffsetEntry(first, None)])
         assert logs.offsets(COMMITS) == [(second, committed(2))]
         assert logs.mark(COMMITS) == mark(64, 4)
+
+    def test_groups_keep_the_newest_record(self, logs: DataLogs) -> None:
+        """Later records win, also within one call; None deletes. Offsets of the same group are apart."""
+        key = OffsetKey("g", "t", 0)
+        with logs.write() as writer:
+            writer.put_offsets(COMMITS, [GroupEntry("g", b"one"), OffsetEntry(key, committed(1)), GroupEntry("h", b"")])
+            writer.put_offsets(
+                COMMITS, [GroupEntry("g", b"two"), GroupEntry("g", b"three"), GroupEntry("x" * 600, b"4")]
+            )
+        found = {"g": b"three", "h": b"", "x" * 600: b"4"}
+        assert dict(logs.groups(COMMITS)) == {name_digest(name): record for name, record in found.items()}
+        with logs.write() as writer:
+            writer.put_offsets(
+                COMMITS, [GroupEntry("g", None), GroupEntry("never there", None), OffsetEntry(key, None)]
+            )
+        assert sorted(logs.groups(COMMITS)) == sorted([(name_digest("h"), b""), (name_digest("x" * 600), b"4")])
+        assert logs.offsets(COMMITS) == []
+
+    def test_groups_are_forgotten_log_by_log(self, logs: DataLogs) -> None:
+        """Offsets stay, and so do the groups of other logs."""
+        other, key = LogId.of_offsets(77), OffsetKey("g", "t", 0)
+        with logs.write() as writer:
+            writer.create(other)
+            for log in (COMMITS, other):
+                writer.put_offsets(log, [GroupEntry("g", b"who"), OffsetEntry(key, committed(1))])
+        with logs.write() as writer:
+            writer.forget_groups(COMMITS)
+        assert (logs.groups(COMMITS), logs.offsets(COMMITS)) == ([], [(key, committed(1))])
+        assert logs.groups(other) == [(name_digest("g"), b"who")]
 
     def test_offsets_of_one_group_leave_out_others(self, logs: DataLogs) -> None:
         """Groups are told apart however long and alike their names are."""

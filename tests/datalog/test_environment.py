@@ -15,7 +15,7 @@ from datalog import environment, layout
 from datalog.environment import LmdbDataLogs
 from datalog.failures import explain
 from datalog.interface import LogMissing, OpenInLog, ReadRequest, ReadResult, TooManyLogs, UnknownFormat
-from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
+from datalog.offset_entries import CommittedOffset, GroupEntry, OffsetEntry, OffsetKey
 from datalog.time_index import ENTRY_SPACING_BYTES
 from fairlog_types import CorruptStorage, LogId, Offset, ProducerId, StorageFailure
 from tests.datalog.batches import batch
@@ -70,8 +70,8 @@ def open_with_orders(directory: Path, map_bytes: int = MAP_BYTES) -> LmdbDataLog
 def test_open_newer_format_is_refused_by_name(tmp_path: Path) -> None:
     """An environment of a later Fairlog is left alone; the message names both versions and the directory."""
     LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES).close()
-    put_raw(tmp_path, layout.META, layout.FORMAT_KEY, layout.encode_format(7))
-    with pytest.raises(UnknownFormat, match=rf"{tmp_path}.*version 7.*knows 6"):
+    put_raw(tmp_path, layout.META, layout.FORMAT_KEY, layout.encode_format(8))
+    with pytest.raises(UnknownFormat, match=rf"{tmp_path}.*version 8.*knows 7"):
         LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
 
 
@@ -159,7 +159,7 @@ def test_open_after_drop_frees_the_name(open_lmdb: OpenLogs, tmp_path: Path) -> 
 
 def test_drop_leaves_nothing_in_the_tables(open_lmdb: OpenLogs, tmp_path: Path) -> None:
     """What belonged to a dropped log does not stay behind as garbage under its number."""
-    tables = (layout.LOGS, layout.TIME_INDEX, layout.PRODUCERS, layout.OFFSETS, layout.CUTS)
+    tables = (layout.LOGS, layout.TIME_INDEX, layout.PRODUCERS, layout.OFFSETS, layout.GROUPS, layout.CUTS)
     logs = open_lmdb()
     with logs.write() as writer:
         for log in (ORDERS, COMMITS):
@@ -169,16 +169,16 @@ def test_drop_leaves_nothing_in_the_tables(open_lmdb: OpenLogs, tmp_path: Path) 
             data = batch(offset, [offset], value=bytes(ENTRY_SPACING_BYTES))
             writer.append(ORDERS, Offset(offset), 1, offset, data)
         value = CommittedOffset(Offset(1), -1, "", 0)
-        writer.put_offsets(COMMITS, [OffsetEntry(OffsetKey("g", "t", 0), value)])
+        writer.put_offsets(COMMITS, [OffsetEntry(OffsetKey("g", "t", 0), value), GroupEntry("g", b"who")])
         writer.put_cut(0.0)
     logs.close()
-    assert [entries_in(tmp_path / "data", table) for table in tables] == [2, 2, 2, 1, 2]
+    assert [entries_in(tmp_path / "data", table) for table in tables] == [2, 2, 2, 1, 1, 2]
     logs = open_lmdb()
     with logs.write() as writer:
         writer.drop(ORDERS)
         writer.drop(COMMITS)
     logs.close()
-    assert [entries_in(tmp_path / "data", table) for table in tables] == [0, 0, 0, 0, 0]
+    assert [entries_in(tmp_path / "data", table) for table in tables] == [0, 0, 0, 0, 0, 0]
 
 
 def test_write_full_map_fails_and_undoes_the_block(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from datalog.cuts import Cut, EndsAtCut, LogCuts
 from datalog.environment import LmdbDataLogs
 from datalog.interface import Cleaned, Mark, ReadRequest, ReadResult, TimestampOffset, Unit
 from datalog.keyed import open_batch
-from datalog.offset_entries import OffsetKey
+from datalog.offset_entries import OffsetKey, name_digest
 from datalog.plain_reader import DataLogReader
 from fairlog_types import JournalPosition, Offset, ProducerId
 from tests.datalog.batches import batch
@@ -29,6 +29,8 @@ from tests.datalog.golden_data_log import (
     ENVIRONMENT_3,
     ENVIRONMENT_4,
     ENVIRONMENT_5,
+    ENVIRONMENT_6,
+    GONE,
     KEYED_MS,
     MAP_BYTES,
     MARKED_LOG,
@@ -53,10 +55,11 @@ OLDER = {
     "version 3": ENVIRONMENT_3,
     "version 4": ENVIRONMENT_4,
     "version 5": ENVIRONMENT_5,
+    "version 6": ENVIRONMENT_6,
 }
 
 
-@pytest.fixture(params=[*OLDER.values(), ENVIRONMENT], ids=[*OLDER, "version 6"])
+@pytest.fixture(params=[*OLDER.values(), ENVIRONMENT], ids=[*OLDER, "version 7"])
 def golden(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A copy of the environment that a version wrote."""
     (tmp_path / "data.mdb").write_bytes(gzip.decompress(request.param.read_bytes()))
@@ -102,7 +105,7 @@ def test_environment_of_an_older_version_becomes_this_one(tmp_path: Path, older:
     assert logs.open_transactions(TOPIC_LOG) == [OPEN]
     assert logs.bounds(TOPIC_LOG).last_stable_offset == OPEN.first_offset
     logs.close()
-    assert "666f726d6174  46414952444c4f4700000006" in dump(tmp_path)
+    assert "666f726d6174  46414952444c4f4700000007" in dump(tmp_path)
 
 
 def test_compacted_log_reads_as_it_was_written(tmp_path: Path) -> None:
@@ -186,6 +189,14 @@ def test_common_cut_reads_as_it_was_written(tmp_path: Path) -> None:
     assert logs.ends_at(COMMON_CUT, [COMPACTED_LOG], common=True) == EndsAtCut(COMMON_CUT, common)
     assert logs.ends_at(COMMON_CUT + 1, [COMPACTED_LOG], common=True) == EndsAtCut(COMMON_CUT, common)
     assert logs.ends_at(COMMON_CUT - 1, [COMPACTED_LOG], common=True).number == 0
+    logs.close()
+
+
+def test_group_reads_as_it_was_written(tmp_path: Path) -> None:
+    """What version 7 has added: who is in a group."""
+    (tmp_path / "data.mdb").write_bytes(gzip.decompress(ENVIRONMENT.read_bytes()))
+    logs = LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
+    assert logs.groups(OFFSETS_LOG) == [(name_digest("gone"), GONE)]
     logs.close()
 
 

@@ -313,7 +313,7 @@ def test_environment_of_a_newer_version_is_refused(tmp_path: Path) -> None:
         meta = env.open_db(layout.META)
         with env.begin(write=True, db=meta) as txn:
             txn.put(layout.FORMAT_KEY, layout.encode_format(9))
-    with pytest.raises(UnknownFormat, match="have the format version 9; this Fairlog knows 6"):
+    with pytest.raises(UnknownFormat, match="have the format version 9; this Fairlog knows 7"):
         DataLogReader.open(tmp_path)
 
 

@@ -57,6 +57,7 @@ from partition.records import (
     OpenBatch,
     PlainBatch,
     Prepared,
+    Start,
     TransactionalBatch,
 )
 
@@ -71,7 +72,7 @@ LOG = LogId.of_topic(UUID("00112233445566778899aabbccddeeff"), 2)
 OFFSETS = LogId.of_offsets(5)
 NOW_MS = 1_763_632_800_000
 
-LOCAL_RECORDS: list[tuple[LocalRecord, bytes]] = [
+LOCAL_RECORDS_3: list[tuple[LocalRecord, bytes]] = [
     (Fence(ProducerId(4001), ProducerEpoch(3)), b""),
     (PlainBatch(Offset(0), 2, NOW_MS, ProducerId(-1), ProducerEpoch(-1), -1), b"a plain batch"),
     (TransactionalBatch(TXID, 3, NOW_MS, 0), b"a transaction's batch"),
@@ -83,6 +84,7 @@ LOCAL_RECORDS: list[tuple[LocalRecord, bytes]] = [
     (Marker(ABORTED_TXID, NO_APPLY_NUMBER, Offset(4), False, 7, NOW_MS), b""),
     (Prepared(TXID, 3, ShardNumber(2)), b""),
 ]
+LOCAL_RECORDS = [*LOCAL_RECORDS_3, (Start(Offset(300)), b"")]
 
 ID = "orders-sink"
 PRODUCER = ProducerRecord(ID, ID, ProducerId(4001), ProducerEpoch(3), ProducerEpoch(2), 60_000, 12, False, NOW_MS)
@@ -194,7 +196,8 @@ def window_dump(window: ProducerWindow) -> str:
 
 
 DUMPS = {
-    "local-journal-frames-3.txt": partial(local_dump, LOCAL_RECORDS),
+    "local-journal-frames-3.txt": partial(local_dump, LOCAL_RECORDS_3),
+    "local-journal-frames-4.txt": partial(local_dump, LOCAL_RECORDS),
     "group-journal-frames-5.txt": partial(group_dump, GROUP_RECORDS, SNAPSHOT_RECORDS),
     "producer-window-1.txt": partial(window_dump, WINDOW),
     "producer-window-2.txt": partial(window_dump, WINDOW_2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from fairlog_types import JournalPosition, LeaderEpoch
@@ -21,7 +22,8 @@ from journal.segment import (
 )
 
 ROOT = Path(__file__).parents[2]
-GOLDEN = ROOT / "tests" / "golden" / "journal-segment-3.bin"
+GOLDEN = ROOT / "tests" / "golden" / "journal-segment-4.bin"
+EARLIER = ROOT / "tests" / "golden" / "journal-segment-3.bin"
 PAGE = ROOT / "docs" / "formats" / "journal-segment.md"
 
 BASE = JournalPosition(1024)
@@ -72,6 +74,16 @@ def test_golden_segment_is_what_the_code_reads() -> None:
         position = frame.end
     tail = scan_tail(golden, base=BASE, salt=HEADER.salt)
     assert (tail.hole, tail.rest, tail.closed) == (position, Rest.ZEROS, True)
+
+
+def test_golden_segment_of_version_3_is_read_as_an_earlier_one() -> None:
+    """Only its header differs; its frames are those of a local journal as it was before logs had starts there."""
+    golden, earlier = GOLDEN.read_bytes(), EARLIER.read_bytes()
+    assert decode_segment_header_untrusted(earlier) == replace(HEADER, is_earlier=True)
+    assert (earlier[8], golden[8]) == (3, 4)
+    assert earlier[CLOSE_MARK_OFFSET:] == golden[CLOSE_MARK_OFFSET:]
+    tail = scan_tail(earlier, base=BASE, salt=HEADER.salt)
+    assert (tail.rest, tail.closed) == (Rest.ZEROS, True)
 
 
 def test_golden_segment_is_what_the_page_shows() -> None:

@@ -56,14 +56,18 @@ def test_segment_header_cut_short_is_unreadable() -> None:
     )
 
 
-@pytest.mark.parametrize(("kind", "written"), [(JournalKind.LOCAL, 3), (JournalKind.GROUP, 5)], ids=["local", "group"])
-def test_segment_of_an_earlier_version_is_told_from_damage(kind: JournalKind, written: int) -> None:
-    """Its frames cannot be read, and the reason says what can read them."""
-    body = bytearray(encode_segment_header(replace(HEADER, kind=kind))[:60])
+@pytest.mark.parametrize(
+    ("kind", "read_from", "written"), [(JournalKind.LOCAL, 3, 4), (JournalKind.GROUP, 5, 5)], ids=["local", "group"]
+)
+def test_segment_of_an_earlier_version_is_told_from_damage(kind: JournalKind, read_from: int, written: int) -> None:
+    """Its frames can be read, and no more is appended to it; or they cannot, and the reason says what can read them."""
+    header = replace(HEADER, kind=kind)
+    body = bytearray(encode_segment_header(header)[:60])
     assert body[8] == written
     for version in range(1, written):
         body[8] = version
-        assert decode_segment_header_untrusted(body + crc32c(body).to_bytes(4, "little")) is BadHeader.EARLIER
+        found = decode_segment_header_untrusted(body + crc32c(body).to_bytes(4, "little"))
+        assert found == (BadHeader.EARLIER if version < read_from else replace(header, is_earlier=True))
 
 
 @given(positions, st.integers(0, 2**20), st.integers(0, 2**32 - 1))

@@ -25,7 +25,7 @@ from journal.frame import Frame, decode_frame_untrusted
 from journal.journal import Journal
 from partition.placed import Placed, PlacedBatch, PlacedTransaction
 from partition.producer_window import ProducerWindow
-from partition.record_codec import FENCE, FORGET, MARKER, PLAIN_BATCH, decode_local, encode_local, replay_local
+from partition.record_codec import FENCE, FORGET, MARKER, PLAIN_BATCH, START, decode_local, encode_local, replay_local
 from partition.records import (
     Apply,
     Discard,
@@ -36,6 +36,7 @@ from partition.records import (
     OpenBatch,
     PlainBatch,
     Prepared,
+    Start,
     TransactionalBatch,
 )
 from partition.state import PartitionState
@@ -45,6 +46,7 @@ from tests.journal.golden_frames import (
     FORMATS,
     GOLDEN,
     LOCAL_RECORDS,
+    LOCAL_RECORDS_3,
     NOW_MS,
     SALT,
     WINDOW,
@@ -83,6 +85,7 @@ records: st.SearchStrategy[LocalRecord] = st.one_of(
         int64,
     ),
     st.builds(Forget, int64.map(ProducerId)),
+    st.builds(Start, int64.map(Offset)),
 )
 
 
@@ -96,11 +99,12 @@ def test_encode_any_record_reads_back(record: LocalRecord) -> None:
     ("kind", "header", "says"),
     [
         (0, [], "no frames of kind 0"),
-        (10, [1, 2], "no frames of kind 10"),
+        (11, [1, 2], "no frames of kind 11"),
         (FENCE, [1], "must be 2 integers"),
         (FENCE, [1, 2, 3], "must be 2 integers"),
         (FORGET, ["1"], "must be 1 integers"),
         (FORGET, [True], "must be 1 integers"),
+        (START, [], "must be 1 integers, not empty"),
         (PLAIN_BATCH, [0, 1, 2, 3, 4, None], "must be 6 integers"),
         (MARKER, [1, 0, 0, 5, 9, True, 1, 0], "must be 8 integers"),
         (MARKER, [1, 0, 0, 5, 9, 2, 1, 0], "outcome must be 0 or 1"),
@@ -121,11 +125,12 @@ def test_golden_dump_is_what_is_written_and_what_the_page_shows(name: str) -> No
     assert golden in (FORMATS / page).read_text()
 
 
-def test_golden_local_frames_read_back() -> None:
+@pytest.mark.parametrize(("version", "records"), [(3, LOCAL_RECORDS_3), (4, LOCAL_RECORDS)])
+def test_golden_local_frames_read_back(version: int, records: list[tuple[LocalRecord, bytes]]) -> None:
     """The golden bytes are frames, one after the other, and hold the records with their payloads."""
-    data = golden_bytes("local-journal-frames-3.txt")
+    data = golden_bytes(f"local-journal-frames-{version}.txt")
     position = JournalPosition(0)
-    for record, payload in LOCAL_RECORDS:
+    for record, payload in records:
         frame = decode_frame_untrusted(data, position, salt=SALT, offset=position)
         assert isinstance(frame, Frame)
         assert decode_local(frame.kind, frame.header()) == record

@@ -22,6 +22,7 @@ from partition.placed import (
     Placed,
     PlacedBatch,
     PlacedMarker,
+    PlacedStart,
     PlacedState,
     PlacedTransaction,
 )
@@ -44,6 +45,7 @@ from partition.records import (
     Marker,
     OpenBatch,
     PlainBatch,
+    Start,
     TransactionalBatch,
 )
 from partition.state import PartitionState
@@ -133,6 +135,7 @@ def test_fold_apply_without_batches_places_a_part_of_no_records() -> None:
             "producer 9 goes on in epoch 1 with sequence 0, but it was in epoch 2 and before sequence 5",
         ),
         (TransactionalBatch(TXID, 1, 0, 6), "with sequence 6, but it was in epoch 2 and before sequence 5"),
+        (Start(Offset(1)), "a START lets the log begin at offset 1, which ends at 0"),
     ],
 )
 def test_fold_contradiction_is_corrupt_and_changes_nothing(leader: Leader, record: LocalRecord, says: str) -> None:
@@ -292,6 +295,43 @@ def test_forget_unknown_again_and_its_window_deleted(leader: Leader) -> None:
     assert leader.state.check_plain(PRODUCER, EPOCH, 0, 1) == ACCEPT
 
 
+def test_fold_start_moves_the_start_and_never_back(leader: Leader) -> None:
+    """Each gives its item, with which the mark moves; the open transaction pins the journal as before."""
+    leader.write(PlainBatch(Offset(0), 9, 0, ProducerId(-1), ProducerEpoch(-1), -1))
+    at = JournalPosition(100)
+    assert leader.write(Start(Offset(7))) == PlacedStart(LOG, Offset(7), JournalPosition(500), at)
+    assert leader.write(Start(Offset(4))) == PlacedStart(LOG, Offset(4), JournalPosition(600), at)
+    assert (leader.state.log_start, leader.state.started_through, leader.state.next_offset) == (7, 600, 9)
+    assert leader.write(Start(Offset(9))) == PlacedStart(LOG, Offset(9), JournalPosition(700), at)
+    assert leader.state.log_start == 9
+
+
+def test_fold_start_before_the_mark_places_nothing() -> None:
+    """The data log begins there, or later, by now: the frame is only read again for the sake of what is open."""
+    state = PartitionState(LOG, LEADER_EPOCH)
+    state.restore(
+        copied_through=JournalPosition(200),
+        replay_from=JournalPosition(100),
+        next_offset=Offset(9),
+        log_start=Offset(8),
+        windows={},
+    )
+    for position, placed in (
+        (100, None),
+        (200, PlacedStart(LOG, Offset(7), JournalPosition(300), JournalPosition(300))),
+    ):
+        end = JournalPosition(position + 100)
+        record = Start(Offset(7))
+        assert state.fold(record, JournalPosition(position), end, leader_epoch=LEADER_EPOCH, timestamp_ms=0) == placed
+    assert (state.log_start, state.started_through) == (8, 300)
+
+
+def test_fold_start_of_an_offsets_log_is_corrupt() -> None:
+    """It is a table, and has no records that could be deleted."""
+    with pytest.raises(CorruptStorage, match="which is a table"):
+        Leader(LogId.of_offsets(3)).write(Start(Offset(0)))
+
+
 # ---------------------------------------------------------------------------- marker mode
 
 
@@ -414,6 +454,7 @@ def test_restore_knows_what_the_data_log_has_open(marking: Leader) -> None:
         copied_through=marking.end,
         replay_from=marking.end,
         next_offset=Offset(6),
+        log_start=Offset(0),
         windows=marking.state.windows,
         open_parts=[OpenPart(TXID, LEADER_EPOCH, Offset(0), 5)],
     )

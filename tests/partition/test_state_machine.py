@@ -28,7 +28,16 @@ from fairlog_types import (
     ShardNumber,
     TxId,
 )
-from partition.placed import OpenPart, Placed, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
+from partition.placed import (
+    WITHOUT_RECORDS,
+    OpenPart,
+    Placed,
+    PlacedBatch,
+    PlacedMarker,
+    PlacedStart,
+    PlacedState,
+    PlacedTransaction,
+)
 from partition.producer_window import (
     ACCEPT,
     BATCHES_KEPT,
@@ -50,6 +59,7 @@ from partition.records import (
     OpenBatch,
     PlainBatch,
     Prepared,
+    Start,
     TransactionalBatch,
 )
 from partition.state import Held, OpenTransaction, PartitionState
@@ -129,6 +139,7 @@ class LocalStateMachine(RuleBasedStateMachine):
         self.frames: list[Frame] = []
         self.placed: list[Placed] = []
         self.next_offset = Offset(0)
+        self.log_start = Offset(0)
         self.producers: dict[ProducerId, Producer] = {}
         self.transactions: dict[TxId, Transaction] = {}
         self.applied: dict[TxId, tuple[int, Offset, int]] = {}
@@ -168,7 +179,7 @@ class LocalStateMachine(RuleBasedStateMachine):
         if isinstance(placed, PlacedMarker):
             assert placed.offset == self.next_offset, "invariant 2: offsets are dense"
             self.next_offset = Offset(self.next_offset + 1)
-        elif not isinstance(placed, PlacedState):
+        elif not isinstance(placed, WITHOUT_RECORDS):
             assert placed.base_offset == self.next_offset, "invariant 2: offsets are dense"
         if isinstance(placed, PlacedBatch):
             self.next_offset = Offset(self.next_offset + placed.batch.record_count)
@@ -436,16 +447,32 @@ class LocalStateMachine(RuleBasedStateMachine):
             del self.producers[producer_id]
             self.applied = {txid: place for txid, place in self.applied.items() if txid.producer_id != producer_id}
 
+    @precondition(lambda self: not self.offsets_log)
+    @rule(part=st.floats(0, 1))
+    def delete_records(self, part: float) -> None:
+        """The log begins where it was told to, and never earlier than before; offsets and producers stay."""
+        offset = Offset(int(self.next_offset * part))
+        self.log_start = max(self.log_start, offset)
+        placed = self.write(Start(offset))
+        assert placed == PlacedStart(self.log, offset, self.end, placed.replay_from)
+        assert self.state.started_through == self.end
+
     # ---------------------------------------------------------------- restarts
 
-    def restored(self, copied: int) -> tuple[PartitionState, list[Placed]]:
-        """The state after a restart that finds the first `copied` items in the data log; and what it places."""
+    def restored(self, copied: int, *, is_ahead: bool) -> tuple[PartitionState, list[Placed]]:
+        """The state after a restart that finds the first `copied` items in the data log; and what it places.
+
+        `is_ahead`: the data log begins already where the journal's last word says.
+        """
         windows: dict[ProducerId, ProducerWindow] = {}
         mark = (JournalPosition(0), JournalPosition(0))
-        next_offset = Offset(0)
+        next_offset, log_start = Offset(0), Offset(0)
         parts: dict[TxId, OpenPart] = {}
         for item in self.placed[:copied]:
             mark = (item.end, item.replay_from)
+            if isinstance(item, PlacedStart):
+                log_start = max(log_start, item.offset)
+                continue
             if isinstance(item, PlacedMarker):
                 parts.pop(item.txid, None)
                 next_offset = Offset(item.offset + 1)
@@ -466,6 +493,7 @@ class LocalStateMachine(RuleBasedStateMachine):
             copied_through=mark[0],
             replay_from=mark[1],
             next_offset=next_offset,
+            log_start=self.log_start if is_ahead else log_start,
             windows=windows,
             open_parts=reversed(parts.values()),
             first_sequences=self.first_sequences(),
@@ -485,19 +513,20 @@ class LocalStateMachine(RuleBasedStateMachine):
                 firsts.setdefault(record.txid, record.first_sequence)
         return firsts
 
-    def check_restored(self, copied: int) -> PartitionState:
-        state, placed = self.restored(copied)
+    def check_restored(self, copied: int, *, is_ahead: bool) -> PartitionState:
+        state, placed = self.restored(copied, is_ahead=is_ahead)
         assert placed == self.placed[copied:], "invariant 4"
         assert state.next_offset == self.state.next_offset
+        assert state.log_start == self.state.log_start
         assert state.windows == self.state.windows, "the frames' times are all that a window goes by"
         assert without_memory(state) == without_memory(self.state)
         assert state.pinned_from(self.end) == self.state.pinned_from(self.end)
         return state
 
-    @rule(data=st.data())
-    def restart(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), is_ahead=st.booleans())
+    def restart(self, data: st.DataObject, is_ahead: bool) -> None:
         """A restart anywhere behind the copy gives the state that was live, but for what was memory only."""
-        self.state = self.check_restored(data.draw(st.integers(0, len(self.placed))))
+        self.state = self.check_restored(data.draw(st.integers(0, len(self.placed))), is_ahead=is_ahead)
         self.transactions = {
             txid: replace(transaction, sealed=transaction.prepared_at is not None)
             for txid, transaction in self.transactions.items()
@@ -508,7 +537,7 @@ class LocalStateMachine(RuleBasedStateMachine):
         """At the end: a restart behind any item gives the same."""
         if hasattr(self, "state"):
             for copied in range(len(self.placed) + 1):
-                self.check_restored(copied)
+                self.check_restored(copied, is_ahead=copied % 2 == 0)
 
     @invariant()
     def nothing_is_lost_or_invented(self) -> None:
@@ -516,6 +545,7 @@ class LocalStateMachine(RuleBasedStateMachine):
         if not hasattr(self, "state"):
             return
         assert self.state.next_offset == self.next_offset
+        assert self.state.log_start == self.log_start
         assert set(self.state.windows) == set(self.producers)
         for producer_id, known in self.producers.items():
             assert self.state.windows[producer_id].epoch == known.epoch

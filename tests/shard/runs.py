@@ -39,7 +39,8 @@ from fairlog_types import (
     TxId,
 )
 from journal.flush import open_flusher
-from journal.journal import Fsync, JournalSettings
+from journal.journal import Fsync, JournalKind, JournalSettings
+from journal.on_files import JournalsOnFiles
 from partition.answers import Appended, DuplicateOf, RefusedAppend
 from partition.modes import JOURNAL, TransactionMode
 from partition.partition import Partition
@@ -310,8 +311,11 @@ async def open_run(
             partitions = Partitions(
                 directory / JOURNALS,
                 data_logs=data_logs,
-                flusher=flusher,
-                journal_settings=JournalSettings(fsync=fsync, segment_bytes_max=2**20),
+                journals=JournalsOnFiles(
+                    flusher,
+                    {JournalKind.LOCAL: JournalSettings(fsync=fsync, segment_bytes_max=2**20)},
+                    LeaderEpoch(leader_epoch),
+                ),
                 leader_epoch=LeaderEpoch(leader_epoch),
                 producer_expiration_ms=producer_expiration_ms,
                 now_ms=clock,

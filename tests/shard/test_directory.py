@@ -15,12 +15,12 @@ def test_what_belongs_to_a_shard_lies_in_the_directory_of_its_number() -> None:
     shard = shard_directory(Path("data"), SEVENTH)
     assert {
         "data logs": str(shard.data_logs_file),
-        "groups": str(shard.persisted_groups_file),
+        "groups of an earlier version": str(shard.earlier_groups),
         "local journal": str(shard.local_journal(LogId.of_offsets(3))),
         "group journal": str(shard.group_journal(12)),
     } == {
         "data logs": "data/shards/7/datalog/data.mdb",
-        "groups": "data/shards/7/groups/data.mdb",
+        "groups of an earlier version": "data/shards/7/groups",
         "local journal": "data/shards/7/journals/local/o-offsets-3",
         "group journal": "data/shards/7/journals/group/12",
     }

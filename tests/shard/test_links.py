@@ -95,6 +95,53 @@ async def test_ask_after_a_restart_of_the_other_shard_is_said_before_what_follow
     ]
 
 
+async def test_what_only_an_owner_may_say_waits_until_it_is_confirmed(sent: Sent, nursery: trio.Nursery) -> None:
+    """And is never said by one that was deposed."""
+    confirmed, is_owner, said = trio.Event(), True, list[int]()
+
+    def confirm() -> Callable[[], Awaitable[None]]:
+        async def wait() -> None:
+            await confirmed.wait()
+            if not is_owner:
+                raise StorageFailure("deposed")
+
+        return wait
+
+    links = Links(1, [OTHER], sent, _nothing, confirm)
+    await nursery.start(links.run, Executed(), _nothing)
+    links.say_as_owner(lambda: said.append(1))
+    await trio.testing.wait_all_tasks_blocked()
+    assert said == []
+    confirmed.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert said == [1]
+    is_owner = False
+    links.say_as_owner(lambda: said.append(2))
+    await trio.testing.wait_all_tasks_blocked()
+    assert said == [1]
+
+
+async def test_what_only_an_owner_may_say_is_said_at_once_where_nobody_else_can_be(links: Links) -> None:
+    """Shards of one machine have one process each."""
+    said: list[int] = []
+    links.say_as_owner(lambda: said.append(1))
+    assert said == [1]
+
+
+async def test_shard_that_is_reached_again_is_greeted_where_it_may_be_another_process(
+    sent: Sent, nursery: trio.Nursery
+) -> None:
+    """Also if it has answered everything: the one that has may be deposed, and the present one not heard of."""
+    links = Links(1, [OTHER], sent, _nothing, lambda: trio.lowlevel.checkpoint)
+    await nursery.start(links.run, Executed(), _nothing)
+    links.receive(OTHER, Welcome(6, 1))
+    sent.messages.clear()
+    links.reached(OTHER)
+    assert sent.messages == [Hello(1)]
+    links.receive(OTHER, Welcome(7, -1))
+    assert links.epoch_of(OTHER) == 7
+
+
 async def test_answer_is_given_up_when_the_links_are_closed(links: Links, autojump_clock: object) -> None:
     """A shard that stops would else wait for ever for one that is down; later questions are not even asked."""
     links.receive(OTHER, Welcome(5, 1))

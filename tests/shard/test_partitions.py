@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -14,9 +16,12 @@ from coordinator.messages import Begin
 from fairlog_types import LogId, Offset, ProducerEpoch, StorageFailure
 from journal.journal import Fsync, Journal, JournalKind, NoFiles
 from journal.reopen import reopen
+from partition import partition as partition_module
 from partition.answers import Appended, DuplicateOf, RefusedAppend
+from partition.partition import Partition
+from partition.records import Start
 from shard import partitions as partitions_module
-from tests.shard.runs import JOURNALS, A, B, is_waiting, transaction, wait_for_more
+from tests.shard.runs import JOURNALS, A, B, Run, is_waiting, transaction, wait_for_more
 
 
 async def test_leader_plain_batch_becomes_visible_at_its_offset(open_run) -> None:
@@ -42,6 +47,72 @@ async def test_leader_plain_batch_is_not_visible_before_it_is_durable(open_run) 
         assert await run.values(A) == [b"before"]
         run.disk.let_go()
         await run[A].visibility.reach(Offset(2))
+
+
+async def test_replica_begins_where_its_journal_says_and_sweeps_what_lies_before(
+    open_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers find the new start at once; what was before it is deleted in steps, also what an earlier run has left."""
+    monkeypatch.setattr(partition_module, "DELETE_BATCHES_MAX", 2)
+
+    async def stops_before(_: Partition) -> None:
+        await trio.sleep_forever()
+
+    async def is_swept(run: Run) -> int:
+        while run[A].has_remains:  # noqa: ASYNC110
+            await trio.sleep(0.001)
+        return run.data_logs.bounds(A).size_bytes
+
+    async with open_run() as run:
+        await run.start(A, copying=False)
+        run.nursery.start_soon(run.partitions.copy)
+        for number in range(9):
+            await run.plain(A, b"%d" % number)
+        await run.partitions.drain()
+        size_bytes = run.data_logs.bounds(A).size_bytes // 9
+        run[A].write(Start(Offset(3)))  # as when it is read
+        run.partitions.urge()
+        await run.partitions.drain()
+        assert run[A].visibility.log_start == 3
+        assert await is_swept(run) == 6 * size_bytes
+        monkeypatch.setattr(Partition, "sweep", stops_before)
+        run[A].write(Start(Offset(7)))
+        await run.partitions.drain()
+        crashed = run.crash(tmp_path / "crashed")
+    monkeypatch.undo()
+    async with open_run(crashed) as run:
+        await run.start(A, copying=False)
+        assert (run[A].visibility.log_start, run.data_logs.bounds(A).size_bytes) == (7, 6 * size_bytes)
+        run.nursery.start_soon(run.partitions.copy)
+        assert await is_swept(run) == 2 * size_bytes
+
+
+async def test_replica_without_room_sweeps_later(open_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on copying; a line says that it waits."""
+    monkeypatch.setattr(partitions_module, "SWEEP_AGAIN_S", 0.02)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with open_run() as run:
+        await run.start(A, copying=False)
+        run.nursery.start_soon(run.partitions.copy)
+        for _ in range(3):
+            await run.plain(A, b"v")
+        await run.partitions.drain()
+        with monkeypatch.context() as patch, capture_logs() as lines:
+            patch.setattr(os, "posix_fallocate", full)
+            run[A].write(Start(Offset(2)))
+            await run.partitions.drain()
+            while len(lines) < 2:  # noqa: ASYNC110
+                await trio.sleep(0.001)
+        assert run[A].visibility.log_start == 2
+        assert run[A].has_remains
+        assert run.failure is None
+        assert {line["event"] for line in lines} == {"there is no room to sweep what was deleted"}
+        while run[A].has_remains:  # noqa: ASYNC110
+            await trio.sleep(0.001)
+        assert await run.plain(A, b"w") == Appended(Offset(3), Offset(4))
 
 
 async def test_leader_repeated_batch_is_answered_as_the_first_time(open_run) -> None:

@@ -1,0 +1,32 @@
+"""The journals of a shard in files of this machine: each journal by itself, flushed by fdatasync."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fairlog_types import LeaderEpoch
+from journal.flush import Flusher
+from journal.journal import Journal, JournalKind, JournalSettings
+
+
+class JournalsOnFiles:
+    """Opens them. Implements `journal.interface.Journals`."""
+
+    def __init__(
+        self, flusher: Flusher, settings: Mapping[JournalKind, JournalSettings], leader_epoch: LeaderEpoch
+    ) -> None:
+        """`leader_epoch` goes into every frame that is appended."""
+        self._flusher = flusher
+        self._settings = settings
+        self._leader_epoch = leader_epoch
+
+    async def open(self, directory: Path, kind: JournalKind) -> Journal:
+        return await Journal.open(
+            directory, kind=kind, settings=self._settings[kind], flusher=self._flusher, leader_epoch=self._leader_epoch
+        )
+
+    def unbegun(self, directory: Path, kind: JournalKind) -> Journal:
+        return Journal.unbegun(
+            directory, kind=kind, settings=self._settings[kind], flusher=self._flusher, leader_epoch=self._leader_epoch
+        )
