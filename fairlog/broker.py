@@ -36,7 +36,7 @@ from coordinator.sinks.messages import (
     SinkDescription,
     SinkRefused,
 )
-from datalog.interface import DataLogs
+from datalog.interface import Bounds, EpochEnd, ReadAnswer, ReadRequest, TimestampOffset
 from fairlog.cluster.coordinators import shard_of_group, shard_of_transactional_id
 from fairlog.cluster.interface import BrokerAddress, ClusterStore, Topic
 from fairlog.config import Settings
@@ -55,12 +55,13 @@ from fairlog.groups.offset_values import (
 )
 from fairlog.live_group_configs import LiveGroupConfigs
 from fairlog.live_settings import LiveSettings
-from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, ShardNumber, StorageFailure, TxId
+from fairlog_types import LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, ShardNumber, StorageFailure, TxId
 from partition.answers import (
     LogCut,
 )
 from partition.partition import Partition as LedPartition
 from shard.cut_messages import Cuts, NoCut
+from shard.directory import FIRST_SHARD
 from shard.offset_messages import OffsetsRefused
 
 LOOKED_INTO_MAX = 2
@@ -109,6 +110,20 @@ class Topics(Protocol):
     async def delete(self, topic_id: UUID) -> None:
         """Take a topic away; its data goes in the background. Raises UnknownTopic and StorageFailure."""
         ...
+
+
+class ReadDataLogs(Protocol):
+    """What consumers read; `datalog.interface.DataLogs` says what each method promises."""
+
+    def read(self, requests: Sequence[ReadRequest], *, bytes_max: int) -> list[ReadAnswer]: ...
+
+    def bounds(self, log: LogId) -> Bounds: ...
+
+    def offset_for_timestamp(self, log: LogId, timestamp_ms: int) -> TimestampOffset | None: ...
+
+    def max_timestamp(self, log: LogId) -> TimestampOffset | None: ...
+
+    def end_of_epoch(self, log: LogId, leader_epoch: LeaderEpoch) -> EpochEnd: ...
 
 
 class Coordinator(Protocol):
@@ -281,6 +296,14 @@ class Groups(Membership, Protocol):
     async def delete(self, group: str, offsets: GroupOffsets) -> GroupRefusal | None: ...
 
 
+def _never() -> bool:
+    return False
+
+
+def _nothing() -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Broker:
     """The node, as handlers see it."""
@@ -288,7 +311,7 @@ class Broker:
     cluster: ClusterStore
     topics: Topics
     partitions: Partitions
-    data_logs: DataLogs
+    data_logs: ReadDataLogs
     coordinator: Coordinator
     live_settings: LiveSettings
     advertised: Address
@@ -304,6 +327,20 @@ class Broker:
     """What has other shards write offsets; None if this broker is alone."""
     other_coordinators: OtherCoordinators | None = None
     """None if this broker is alone."""
+    owns: bool = True
+    """Whether this node owns the broker's shard. If not, the broker leads no partition, and coordinates nothing."""
+    copied: Callable[[], Partitions | None] = _nothing
+    """What this node has copied of the shard, if another one owns it: consumers may read it (KIP-392)."""
+    opens: Callable[[], bool] = _never
+    """Whether this node has become the owner of the broker's shard, and does not serve it yet."""
+    has_ended: Callable[[], bool] = _never
+    """Whether the shard may have another owner by now. Then nothing is answered any more: clients connect again and ask
+    the new owner. An error would say more than is known: the request may have had its effect."""
+    appends_wait: Callable[[], bool] = _never
+    """Whether appends to the replicated log have waited for so long that another node would take over. Then nothing new
+    is begun: who asks for it is told to ask again, and does not wait here, in a number that nobody knows."""
+    engine_is_silent: Callable[[], bool] = _never
+    """Whether nothing of the replicated log answers, so that this node does not hear of other owners."""
     looking_into: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(LOOKED_INTO_MAX))
     """For threads that unpack what producers send."""
 
@@ -314,7 +351,25 @@ class Broker:
     @property
     def is_alone(self) -> bool:
         """Whether this is the only broker: it leads every partition, and coordinates everything."""
-        return self.cluster.placement.shards == 1
+        return self.cluster.is_alone
+
+    @property
+    def may_be_told_of_itself(self) -> bool:
+        """Whether who asks this node for the shard's owner would be sent back here, though it is none any more."""
+        return not self.owns and self.engine_is_silent() and self.cluster.broker_of(self.cluster.shard) == self.node_id
+
+    @property
+    def readable(self) -> Partitions:
+        """The partitions whose records can be read here: those that are led, or copied."""
+        return (None if self.owns else self.copied()) or self.partitions
+
+    def preferred_replica(self, rack: str) -> int:
+        """The node id of the broker from which a consumer in this rack should read what is led here; -1: from here."""
+        rack_of = self.cluster.rack_of
+        if not rack or rack_of(self.node_id) == rack:
+            return -1
+        others = (each for each in self.cluster.copies_of(self.cluster.shard).in_sync if each != self.node_id)
+        return next((each for each in others if rack_of(each) == rack), -1)
 
     def brokers(self) -> Sequence[BrokerAddress]:
         """The brokers that clients can be sent to, by node id."""
@@ -324,8 +379,8 @@ class Broker:
 
     @property
     def controller(self) -> BrokerAddress | None:
-        """The broker of the first shard, which all brokers tell clients; None if it has not started yet."""
-        return self._address_of(ShardNumber(0))
+        """The broker that clients are to ask for topics and configs; None if it has not started yet."""
+        return self._address_of_broker(self.cluster.controller_id)
 
     def coordinator_of_group(self, group: str) -> BrokerAddress | None:
         """The broker that coordinates the group; None if it has not started yet."""
@@ -333,15 +388,24 @@ class Broker:
 
     def coordinator_of(self, transactional_id: str) -> BrokerAddress | None:
         """The broker that coordinates the transactional id; None if it has not started yet."""
-        return self._address_of(self._shard_of(transactional_id))
+        return self._address_of(self.shard_of(transactional_id))
+
+    def is_at(self, there: BrokerAddress) -> bool:
+        """Whether clients reach this broker there. The first port of a node of a cluster is no shard's."""
+        return (there.host, there.port) == (self.advertised.host, self.advertised.port)
+
+    @property
+    def taker_of_cuts(self) -> BrokerAddress | None:
+        """The broker to ask for a cut, if this one owns no shard; None if there is none at the moment."""
+        return self._address_of(FIRST_SHARD)
 
     def coordinates_group(self, group: str) -> bool:
         """Whether this broker coordinates the group."""
-        return self.is_alone or self.shard_of_group(group) == self.cluster.shard
+        return self.owns and (self.is_alone or self.shard_of_group(group) == self.cluster.shard)
 
     def coordinates(self, transactional_id: str) -> bool:
         """Whether this broker coordinates the transactional id."""
-        return self.is_alone or self._shard_of(transactional_id) == self.cluster.shard
+        return self.owns and (self.is_alone or self.shard_of(transactional_id) == self.cluster.shard)
 
     async def add_to_transaction(
         self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId, *, deadline_s: float
@@ -372,11 +436,14 @@ class Broker:
         """Which shard has the group."""
         return shard_of_group(self.cluster, self.offsets.log_of(group))
 
-    def _shard_of(self, transactional_id: str) -> ShardNumber:
+    def shard_of(self, transactional_id: str) -> ShardNumber:
+        """Which shard coordinates the transactional id."""
         return shard_of_transactional_id(self.cluster, transactional_id, self.settings.transactions.group_separator)
 
     def _address_of(self, shard: ShardNumber) -> BrokerAddress | None:
-        node_id = self.cluster.broker_of(shard)
+        return self._address_of_broker(self.cluster.broker_of(shard))
+
+    def _address_of_broker(self, node_id: int) -> BrokerAddress | None:
         return next((broker for broker in self.brokers() if broker.node_id == node_id), None)
 
     @property

@@ -1,7 +1,7 @@
 """Records of the node's small stores, whose values are CBOR: what all such stores share. Pure.
 
-A small store is an LMDB environment with records in its main tree, and no tables: the cluster store, and that of
-groups' members. Its record `format` identifies it: `[magic, version]`. A reader checks this record first, and refuses
+A small store is an LMDB environment with records in its main tree, and no tables: such as the
+cluster store. Its record `format` identifies it: `[magic, version]`. A reader checks this record first, and refuses
 an unknown version.
 
 A value that does not read back as it was written is `CorruptStorage`, never a guess.

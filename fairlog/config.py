@@ -25,6 +25,9 @@ from fairlog.config_values import (
     read_address_or_off,
     read_addresses,
     read_directory,
+    read_file_or_none,
+    read_journals,
+    read_name_or_empty,
     read_names,
     read_secret,
     read_switch,
@@ -172,6 +175,14 @@ class RequestSettings:
 class JournalSettings:
     """How journals are written."""
 
+    engine: str | None = key(
+        None,
+        read_journals,
+        "Where journals are kept. files: in the data directory. kafka://HOST:PORT,…: on a replicated log, the Kafka "
+        "cluster with these brokers; then several machines serve as one cluster (cluster.name), and docs/cluster.md "
+        "describes it.",
+        default_text="files",
+    )
     fsync: Literal["commit", "interval", "never"] = key(
         "commit",
         one_of("commit", "interval", "never"),
@@ -190,6 +201,74 @@ class JournalSettings:
         whole(1, 1024),
         "Group journals over which transactional ids are hashed. Fixed at the very first start of a data directory: "
         "later values are ignored.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """The Kafka cluster that keeps the journals, with journal.engine. What its topics lack of this is refused."""
+
+    replicas: int = key(
+        3,
+        whole(1, 100),
+        "Replicas of each of the engine's topics. 1 is for trying it out: then one disk has what was answered.",
+    )
+    min_insync_replicas: int = key(
+        2,
+        whole(1, 100),
+        "How many of them have an entry when it is answered. Kafka's min.insync.replicas.",
+    )
+    flush_each_entry: bool = key(
+        False,
+        read_switch,
+        "Whether they have it on their disks then, so that all of them may lose their power at once. Kafka's "
+        "flush.messages = 1.",
+    )
+    client_properties: Path | None = key(
+        None,
+        read_file_or_none,
+        "A file with settings of librdkafka, a line NAME=VALUE each, by which the node connects to the engine: "
+        "security.protocol, sasl.* and ssl.*.",
+        default_text="none",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """Several machines that serve as one cluster, with journal.engine. All nodes of a cluster have the same values,
+    but for the rack.
+    """
+
+    name: str = key(
+        "",
+        read_name_or_empty,
+        "The cluster's name: what the names of the engine's topics begin with. Nodes with one name on one engine are "
+        "one cluster.",
+        default_text="none",
+    )
+    shards: int = key(
+        3,
+        whole(1, PROCESSES_MAX),
+        "Shards over which partitions, groups and transactions are spread; each is owned by one node at a time. Fixed "
+        "at the cluster's first start.",
+    )
+    replicas: int = key(
+        2,
+        whole(1, 100),
+        "Nodes that keep a copy of each shard, its owner among them. What is answered is safe with one: the engine has "
+        "it. Each further one can become the owner at once.",
+    )
+    failover_ms: int = key(
+        3000,
+        whole(200, 600_000),
+        "Milliseconds for which nothing is heard of a shard's owner until another node takes its place.",
+    )
+    rack: str = key(
+        "",
+        read_name_or_empty,
+        "The rack, or zone, that this node is in. Consumers with the same client.rack read from its copies. Kafka's "
+        "broker.rack.",
+        default_text="none",
     )
 
 
@@ -373,7 +452,7 @@ class AdminSettings:
     token: Secret | None = key(
         None,
         read_secret,
-        "The token that changing calls (aborting a transaction) must send.",
+        "The token that changing calls (aborting a transaction, moving a shard in a cluster) must send.",
         default_text="generated at the first start: the file `admin-token` in `data_dir`",
     )
     hosts: tuple[str, ...] = key(
@@ -414,7 +493,8 @@ class Settings:
         read_addresses,
         "HOST:PORT to accept clients on. With port 0 the system picks one; 0.0.0.0 accepts on every interface. With "
         "several shards it is the first one's, and the ports of the others follow; or list one for each, with "
-        "commas between them.",
+        "commas between them. In a cluster of several machines it is where clients may begin; behind it follow a port "
+        "for each shard, and then one for each shard where nodes reach each other.",
     )
     advertised: Address | None = key(
         None,
@@ -428,7 +508,8 @@ class Settings:
         1,
         whole(0, 2**31 - 1),
         "This node's id. Fixed at the very first start of a data directory: a different one is refused. With several "
-        "shards it is the first one's, and the ids of the others follow.",
+        "shards it is the first one's, and the ids of the others follow. In a cluster of several machines each node "
+        "has another one, and the broker of a shard on it has the id 1000 × node_id + shard.",
     )
     processes: int = key(
         1,
@@ -452,6 +533,8 @@ class Settings:
     topics: TopicSettings = TopicSettings()
     requests: RequestSettings = RequestSettings()
     journal: JournalSettings = JournalSettings()
+    engine: EngineSettings = EngineSettings()
+    cluster: ClusterSettings = ClusterSettings()
     datalog: DataLogSettings = DataLogSettings()
     retention: RetentionSettings = RetentionSettings()
     transactions: TransactionSettings = TransactionSettings()

@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TypeVar, cast
 from fairlog.config import ENVIRONMENT_PREFIX, KEYS, PROCESS_VARIABLE, ConfigError, GroupSettings, Settings
 from fairlog.config_values import Untyped, read_secret
 
-_FLAGS = {"admin.listen": "--admin"}
+_FLAGS = {"admin.listen": "--admin", "journal.engine": "--journals", "cluster.name": "--cluster"}
 """Flags that are not called like their key."""
 
 # Read elsewhere: the address that the command line's clients use, and the failpoint of the crash tests.
@@ -175,8 +175,34 @@ def _check_consumer_groups(groups: GroupSettings) -> None:
         )
 
 
+def _check_cluster(settings: Settings) -> None:
+    """What must hold between keys where journals are kept on a replicated log, and where they are not."""
+    cluster, engine = settings.cluster, settings.engine
+    if settings.journal.engine is None:
+        if cluster.name:
+            raise ConfigError(
+                f"cluster.name ({cluster.name}) is set, and journals are in files: several machines need a Kafka "
+                "cluster that keeps their journals; name it with journal.engine (--journals kafka://HOST:PORT,…)"
+            )
+        return
+    if not cluster.name:
+        raise ConfigError(
+            "journal.engine is set, and cluster.name is not: give the cluster a name (--cluster), the same on all nodes"
+        )
+    if settings.processes != 1:
+        raise ConfigError(
+            f"processes ({settings.processes}) is for one machine with journals in files: with journal.engine a node "
+            "is one process, and a machine with several cores runs several nodes"
+        )
+    if engine.min_insync_replicas > engine.replicas:
+        raise ConfigError(
+            f"engine.min_insync_replicas ({engine.min_insync_replicas}) is above engine.replicas ({engine.replicas})"
+        )
+
+
 def _check(settings: Settings) -> None:
     """What must hold between keys."""
+    _check_cluster(settings)
     transactions, requests, journal = settings.transactions, settings.requests, settings.journal
     if transactions.min_timeout_ms > transactions.max_timeout_ms:
         raise ConfigError(

@@ -80,6 +80,31 @@ def read_text_or_empty(value: object) -> str:
     return value
 
 
+def read_name_or_empty(value: object) -> str:
+    text = read_text_or_empty(value)
+    if re.fullmatch(r"[A-Za-z0-9._-]*", text) is None:
+        raise ValueError("a name of letters, digits, '.', '_' and '-' is needed")
+    return text
+
+
+def read_file_or_none(value: object) -> Path | None:
+    return None if value is None or value == "" else Path(value if isinstance(value, Path) else read_text(value))
+
+
+KAFKA_SCHEME = "kafka://"
+
+
+def read_journals(value: object) -> str | None:
+    """None for `files`; else the brokers of the Kafka cluster that keeps them, HOST:PORT with commas between."""
+    text = read_text(value)
+    if text.lower() == "files":
+        return None
+    scheme, brokers = text[: len(KAFKA_SCHEME)], text[len(KAFKA_SCHEME) :].rstrip("/")
+    if scheme.lower() != KAFKA_SCHEME:
+        raise ValueError(f"files, or {KAFKA_SCHEME}HOST:PORT,… is needed")
+    return ",".join(str(Address.parse(broker.strip())) for broker in brokers.split(","))
+
+
 def read_directory(value: object) -> Path:
     return Path(value if isinstance(value, Path) else read_text(value))
 

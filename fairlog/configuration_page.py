@@ -13,10 +13,11 @@ This page is generated from the table in `fairlog/config.py`:
 `python -m fairlog.configuration_page > docs/configuration.md`.
 
 A key has a default. A TOML file (`fairlog serve --config FILE.toml`) overrides the default, the environment overrides
-the file, and a flag (`--data-dir`, `--listen`, `--advertised`, `--admin`, `--processes`) overrides the environment.
-Values that clients set at run time override all of these ([broker configs](compatibility.md#broker-configs)). The node
-does not start if a key is not on this page or a value does not fit; the error names the key and where it was set.
-`FAIRLOG_BOOTSTRAP` is not a setting of the node: it is the address of the broker that the client commands use.
+the file, and a flag (`--data-dir`, `--listen`, `--advertised`, `--admin`, `--processes`, `--journals`, `--cluster`)
+overrides the environment. Values that clients set at run time override all of these ([broker
+configs](compatibility.md#broker-configs)). The node does not start if a key is not on this page or a value does not
+fit; the error names the key and where it was set. `FAIRLOG_BOOTSTRAP` is not a setting of the node: it is the address
+of the broker that the client commands use.
 
 ```toml
 # fairlog.toml

@@ -6,15 +6,14 @@ Blocking. Damage raises CorruptStorage or DamagedPage, an error of the disk OSEr
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from datalog.lmdb_file import check_length
 from datalog.lmdb_pages import LmdbFile
 from datalog.snapshot import lmdb_snapshot, mapped_lmdb
 from fairlog.cluster.content import StoreContent, read_content
-from fairlog.groups import persisted_group
-from fairlog.groups.persisted_group import PersistedGroup
+from fairlog.cluster.metadata_content import MetadataContent, read_metadata
 from fairlog_types import CorruptStorage, JournalPosition
 from journal.read_only import ReadOnlyJournal
 from journal.segment import file_offset
@@ -23,6 +22,9 @@ from shard.directory import shard_directories
 
 CLUSTER = "cluster"
 CLUSTER_STORE = f"{CLUSTER}/data.mdb"
+METADATA = "metadata"
+METADATA_COPY = f"{METADATA}/data.mdb"
+"""A node of several machines has its copy of the metadata there, and no cluster store."""
 LAST_RUN = "last-run"
 _WORST_FIRST = (None, "lost", "open", "closed")
 """What it may say of a run's end; None if it says nothing."""
@@ -32,6 +34,8 @@ MANIFEST = "backup.json"
 RESTORING = "restoring.json"
 RESTORED = "restored-from.json"
 """A backup's manifest; by its names `fairlog.backup.manifest` tells how far a backup has come."""
+
+_Content = TypeVar("_Content")
 
 
 def read_cluster_store(directory: Path) -> StoreContent:
@@ -47,24 +51,35 @@ def read_cluster_store_in_use(directory: Path) -> StoreContent:
         return _content(path, file)
 
 
+def is_of_several_machines(directory: Path) -> bool:
+    """Whether a node of several machines has written it: there is a copy of its cluster's metadata."""
+    return (directory / METADATA_COPY).exists() and not (directory / CLUSTER_STORE).exists()
+
+
+def read_metadata_copy(directory: Path) -> MetadataContent:
+    """Of the directory of a node of several machines, which does not run."""
+    path = directory / METADATA_COPY
+    return _read(path, mapped_lmdb(path), read_metadata)
+
+
+def metadata_records(directory: Path) -> dict[bytes, bytes]:
+    """All of the same, as of now, whether the node runs or not."""
+    path = directory / METADATA_COPY
+    with lmdb_snapshot(path) as file:
+        return _read(path, file, dict)
+
+
 def _content(path: Path, file: LmdbFile | None) -> StoreContent:
+    return _read(path, file, read_content)
+
+
+def _read(path: Path, file: LmdbFile | None, read: Callable[[Mapping[bytes, bytes]], _Content]) -> _Content:
     if file is None:
         raise CorruptStorage(f"{path} is empty")
     try:
-        return read_content({item.key: bytes(item.value) for item in file.items(file.meta.main)})
+        return read({item.key: bytes(item.value) for item in file.items(file.meta.main)})
     except CorruptStorage as error:
         raise CorruptStorage(f"{path}: {error}") from error
-
-
-def read_persisted_groups(path: Path) -> dict[str, PersistedGroup]:
-    """What is kept of groups, by id; nothing if there is no store, as in a backup."""
-    if not path.exists():
-        return {}
-    check_length(path)
-    file = mapped_lmdb(path)
-    if file is None:
-        return {}
-    return persisted_group.decode_store({item.key: bytes(item.value) for item in file.items(file.meta.main)})
 
 
 def names_in(directory: Path) -> list[str]:

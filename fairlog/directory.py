@@ -27,10 +27,11 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from fairlog.data_directory import CLUSTER, MANIFEST, RESTORING, UNFINISHED
+from fairlog.data_directory import CLUSTER, MANIFEST, METADATA, RESTORING, UNFINISHED
 from fairlog_types import ShardNumber
 from journal.segment_file import make_directory, sync_directory
 from shard.directory import (
+    COPIES,
     EARLIER_NAMES,
     SHARDS,
     earlier_directory,
@@ -38,7 +39,7 @@ from shard.directory import (
     shard_directory,
 )
 
-_SIGNS = frozenset({CLUSTER, SHARDS, *EARLIER_NAMES, MANIFEST, RESTORING, UNFINISHED})
+_SIGNS = frozenset({CLUSTER, METADATA, SHARDS, *EARLIER_NAMES, MANIFEST, RESTORING, UNFINISHED})
 """One of these is there as soon as there is anything to lose."""
 
 _NO_SIGNS = frozenset(
@@ -51,6 +52,7 @@ _NO_SIGNS = frozenset(
         "broker-secret",
         "broker-secret.new",
         "allotment",
+        COPIES,
         "allotment.new",
         "supervisor.sock",
         "lost+found",

@@ -15,8 +15,10 @@ import trio
 
 from coordinator.answers import Refusal
 from fairlog.cluster.coordinators import shard_of_transactional_id
-from fairlog.cluster.embedded import EmbeddedStore
+from fairlog.cluster.interface import ClusterStore
+from fairlog.interbroker.giving_copies import GivesCopies
 from fairlog.interbroker.peers import Peers
+from fairlog.listening import another_listener
 from fairlog_types import LogId, ProducerEpoch, ProducerId, ShardNumber
 from shard.adding import AddLog
 from shard.conversation import Message
@@ -31,7 +33,7 @@ INTERNAL_HOST = "127.0.0.1"
 class Coordinators:
     """The coordinators of other shards. Implements the `OtherCoordinators` of `fairlog.broker` and of the groups."""
 
-    def __init__(self, cluster: EmbeddedStore, shard: Shard, group_separator: str) -> None:
+    def __init__(self, cluster: ClusterStore, shard: Shard, group_separator: str) -> None:
         self._cluster = cluster
         self._shard = shard
         self._group_separator = group_separator
@@ -59,8 +61,18 @@ class Coordinators:
 class Neighbourhood:
     """The way to the other shards. Made before the shard, which it carries messages for once it is `open`."""
 
-    def __init__(self, cluster: EmbeddedStore, secret: bytes, listeners: Sequence[trio.SocketListener]) -> None:
-        """`listeners` are for brokers; `secret` is the data directory's."""
+    def __init__(
+        self,
+        cluster: ClusterStore,
+        secret: bytes,
+        listeners: Sequence[trio.SocketListener],
+        giver: GivesCopies | None = None,
+        appends_wait: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`listeners` are for brokers; `secret` is the data directory's, or the cluster's. `giver` gives copies of the
+        shard to nodes that join. While the shard's `appends_wait`, no connection is opened: another owner of it
+        may have its own by then, and each would take the place of the other's, again and again.
+        """
         self.listeners = listeners
         self._cluster = cluster
         self._shard: Shard | None = None
@@ -68,11 +80,13 @@ class Neighbourhood:
             cluster.shard,
             cluster.cluster_id,
             secret,
-            cluster.internal_address,
+            lambda shard: None if appends_wait() else cluster.internal_address(shard),
             self._receive,
             connected=self._connected,
             disconnected=self._disconnected,
+            moved=cluster.changed,
             while_all_hold=self._while_all_hold if cluster.shard == TAKER else None,
+            giver=giver,
         )
         self.neighbours = Neighbours(cluster.placement, self._other_shard_of, cluster.catch_up, self._peers)
         """What the shard is to know of the others."""
@@ -84,10 +98,11 @@ class Neighbourhood:
         return host, port
 
     async def open(self, nursery: trio.Nursery, shard: Shard) -> None:
-        """Begin to carry messages, once the shard leads its logs."""
+        """Begin to carry messages, once the shard leads its logs. Its listeners stay open when that ends."""
         self._shard = shard
         await nursery.start(shard.run_links)
-        await nursery.start(self._peers.run, self.listeners, self._cluster.placement.others(self._cluster.shard))
+        listeners = [another_listener(each) for each in self.listeners]
+        await nursery.start(self._peers.run, listeners, self._cluster.placement.others(self._cluster.shard))
 
     def _other_shard_of(self, log: LogId) -> ShardNumber | None:
         shard = self._cluster.shard_of(log)

@@ -13,8 +13,8 @@ import structlog
 
 from fairlog.backup.taking_over import take_over
 from fairlog.cluster.embedded import EmbeddedStore
-from fairlog.config import Settings
-from fairlog.data_directory import CLUSTER, CLUSTER_STORE
+from fairlog.config import ConfigError, Settings
+from fairlog.data_directory import CLUSTER, CLUSTER_STORE, is_of_several_machines
 from fairlog.interbroker import secret as broker_secret
 from fairlog_types import CorruptStorage
 from journal.segment import Fsync
@@ -58,7 +58,13 @@ def take_over_backup(settings: Settings) -> None:
 
 
 def require_cluster_store(settings: Settings) -> None:
-    """Raises CorruptStorage if there are data logs, but not the store that names them."""
+    """Raises CorruptStorage if there are data logs, but not the store that names them; ConfigError if a node of several
+    machines has written the directory."""
+    if is_of_several_machines(settings.data_dir):
+        raise ConfigError(
+            f"{settings.data_dir} is that of a node of several machines, whose journals are on a replicated log: name "
+            "that with journal.engine (--journals), or give another data directory"
+        )
     store = settings.data_dir / CLUSTER_STORE
     lost = not store.exists() or store.stat().st_size == 0
     if lost and any(shard.data_logs.exists() for shard in shard_directories(settings.data_dir)):

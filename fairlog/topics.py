@@ -65,7 +65,7 @@ class LocalTopics:
         self._now_ms = now_ms
         self._changing = trio.Lock()
         self._marked = trio.Event()
-        self._alone = cluster.placement.shards == 1
+        self._alone = cluster.is_alone
         self._led: dict[UUID, int] = {}
         """How many partitions each topic had when this shard's part of it was led last. Of several shards only."""
 
@@ -110,7 +110,7 @@ class LocalTopics:
     async def create(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> Topic:
         """See `fairlog.broker.Topics.create`. Cancelled: the topic was made, with its partitions, or it was not."""
         async with self._changing:
-            if (problem := self._why_no_room_for(partitions)) is not None:
+            if (problem := why_no_room_for(self._cluster, partitions)) is not None:
                 raise InvalidTopic(problem)
             unled: StorageFailure | None = None
             with trio.CancelScope(shield=True):
@@ -135,18 +135,12 @@ class LocalTopics:
         if not self._alone:
             self._led[topic.topic_id] = topic.partitions
 
-    def _why_no_room_for(self, partitions: int) -> str | None:
-        taken = sum(topic.partitions for topic in (*self._cluster.topics(), *self._cluster.deleting()))
-        if taken + partitions <= NODE_PARTITIONS_MAX:
-            return None
-        return f"{partitions} partitions more would make {taken + partitions}; a node leads {NODE_PARTITIONS_MAX}"
-
     async def add_partitions(self, name: str, total: int, *, validate_only: bool) -> Topic:
         """See `fairlog.broker.Topics.add_partitions`. Cancelled: they are there, or they are not."""
         async with self._changing:
             topic = self._known(name)
             check_total_untrusted(topic, total)
-            if (problem := self._why_no_room_for(total - topic.partitions)) is not None:
+            if (problem := why_no_room_for(self._cluster, total - topic.partitions)) is not None:
                 raise InvalidPartitions(problem)
             if validate_only:
                 return topic
@@ -245,6 +239,14 @@ class LocalTopics:
                 put_off.add(topic.topic_id)
             else:
                 put_off.discard(topic.topic_id)
+
+
+def why_no_room_for(cluster: ClusterStore, partitions: int) -> str | None:
+    """Why so many partitions more cannot be made; None if they can."""
+    taken = sum(topic.partitions for topic in (*cluster.topics(), *cluster.deleting()))
+    if taken + partitions <= NODE_PARTITIONS_MAX:
+        return None
+    return f"{partitions} partitions more would make {taken + partitions}; a node leads {NODE_PARTITIONS_MAX}"
 
 
 def _named(topic: Topic) -> dict[str, str]:

@@ -9,9 +9,13 @@ docs/formats/native-protocol.md says. A refusal of the node is a `NativeError`, 
 `ConnectionError` means that nothing is known of the request, and the connection is of no more use: connect anew and ask
 again. Asking again is always safe: a batch is committed once, however often it is asked for.
 
-A node of several processes has a broker for each, and a sink is at one of them. Another one answers with its address
-("not-coordinator"): the request is sent on, and so are the later ones about the sink, over a connection that is kept
-beside the first. If that breaks, so does the whole `Native`, and whoever connects anew begins at the first address.
+A node of several processes, and a cluster of several nodes, has several brokers. A sink is at one of them, and brokers
+that own no shard take no cuts. Who is asked in vain answers with the right one's address ("not-coordinator"): the
+request is sent on, and so are later ones about the same, over a connection that is kept beside the first. If that
+breaks, so does the whole `Native`.
+
+A broker that is cut off from the others hangs up, and knows of no other one. So whoever connects anew after a
+connection has broken begins at the next address of the list: the process remembers which one that is.
 
 It stands on the standard library and cbor2 alone, so that executors need nothing of the node. The command line has a
 client of its own (`fairlog/cli/native_client.py`), because the node's package must not need this one, which is Spark's.
@@ -51,11 +55,14 @@ LIST_TRIES = 5
 """So often topics are listed anew that are deleted between the list and the cut."""
 
 REDIRECTED_MAX = 3
-"""So often a request about a sink is sent on to the broker that is named as the sink's."""
+"""So often a request is sent on to the broker that is named as the right one."""
 
 _LENGTH = struct.Struct(">I")
 
 T = TypeVar("T")
+
+_begins: dict[str, int] = {}
+"""By list of nodes: the number of the address to begin at, where a connection broke."""
 
 
 class NativeError(Exception):
@@ -119,6 +126,16 @@ class CutPartition:
 
 
 @dataclass(frozen=True, slots=True)
+class _Sink:
+    name: str
+
+
+_Subject: TypeAlias = _Sink | None
+"""What a request is about."""
+_CUTS: _Subject = None
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """Where a batch's records are: so many, from `base_offset` on, without holes."""
 
@@ -170,23 +187,28 @@ class Native:
     def __init__(self, stream: socket.socket, address: str, timeout_s: float) -> None:
         self._stream = stream
         self._address = address
+        self._next: tuple[str, int] | None = None
+        """The list of nodes that it is of, and the number of the address behind its own."""
         self.answer_s = timeout_s
         """So long each answer is waited for; it may be changed between requests."""
         self._id = 0
         self._broken = False
-        self._sinks: dict[str, tuple[str, int]] = {}
-        """Where each sink is that is not here."""
+        self._elsewhere: dict[_Subject, tuple[str, int]] = {}
+        """Where to ask about what is not here."""
         self._others: dict[tuple[str, int], Native] = {}
 
     @classmethod
     def connect(cls, bootstrap: str, *, timeout_s: float = 10) -> Native:
         """Connect to the first node of `bootstrap` ("host:port[,host:port]") that answers.
 
+        It begins behind the address whose connection broke last, if one did, and goes round.
         `timeout_s` is for connecting, and for each answer later. Raises ConnectionError with a sentence that says of
         each address what is wrong, and ValueError if `bootstrap` is not a list of addresses.
         """
         failures: list[str] = []
-        for host, port in _addresses(bootstrap):
+        addresses = list(enumerate(_addresses(bootstrap)))
+        begin = _begins.get(bootstrap, 0)
+        for number, (host, port) in addresses[begin:] + addresses[:begin]:
             address = _text_of(host, port)
             try:
                 stream = socket.create_connection((host, port), timeout_s)
@@ -197,6 +219,7 @@ class Native:
                 failures.append(f"cannot reach {address}: that is no name of a host")
                 continue
             native = cls(stream, address, timeout_s)
+            native._next = bootstrap, (number + 1) % len(addresses)
             try:
                 native._greet()
             except ConnectionError as error:
@@ -250,7 +273,7 @@ class Native:
         commit to the group. Raises NativeError, ConnectionError.
         """
         answer = self._ask_about(
-            sink,
+            _Sink(sink),
             "join",
             {"sink": sink, "query": query, "run": run, "batch": batch, "partition": partition, "attempt": attempt},
         )
@@ -286,12 +309,12 @@ class Native:
             asked["offsets"] = {"group": offsets.group, "partitions": [list(each) for each in offsets.partitions]}
         if planned_ms is not None:
             asked["planned_ms"] = planned_ms
-        answer = self._ask_about(sink, "commit", asked)
+        answer = self._ask_about(_Sink(sink), "commit", asked)
         return Committed(_get(answer, "already", bool), _placements(answer))
 
     def abort(self, *, sink: str, query: str, run: str, batch: int) -> None:
         """Discard what was written for the batch, which can be joined again. Raises NativeError, ConnectionError."""
-        self._ask_about(sink, "abort", {"sink": sink, "query": query, "run": run, "batch": batch})
+        self._ask_about(_Sink(sink), "abort", {"sink": sink, "query": query, "run": run, "batch": batch})
 
     # --- cuts -----------------------------------------------------------------------------------
 
@@ -341,7 +364,7 @@ class Native:
         raise AssertionError("the last try returns or raises")
 
     def _cut(self, asked: dict[str, object]) -> list[CutPartition]:
-        answer = self._ask("cut", asked)
+        answer = self._ask_about(_CUTS, "cut", asked)
         rows = _rows(answer, "partitions", (str, int, int, int, int))
         ids = cast("dict[str, object]", _get(answer, "topic_ids", dict) if "topic_ids" in answer else {})
         return sorted(
@@ -377,27 +400,27 @@ class Native:
 
         Raises NativeError, ConnectionError.
         """
-        self._ask_about(sink, "forget", {"sink": sink})
+        self._ask_about(_Sink(sink), "forget", {"sink": sink})
 
-    # --- the broker of a sink ---------------------------------------------------------------------
+    # --- the right broker -------------------------------------------------------------------------
 
-    def _ask_about(self, sink: str, op: str, arguments: dict[str, object]) -> dict[str, object]:
-        """Ask the sink's broker, wherever it is. Raises NativeError, ConnectionError."""
+    def _ask_about(self, subject: _Subject, op: str, arguments: dict[str, object]) -> dict[str, object]:
+        """Ask the broker that has it, wherever that is. Raises NativeError, ConnectionError."""
         for redirections_left in reversed(range(REDIRECTED_MAX + 1)):
             try:
-                return self._at_broker_of(sink)._ask(op, arguments)
+                return self._at_broker_of(subject)._ask(op, arguments)
             except NativeError as error:
                 if error.address is None or not redirections_left:
                     raise
-                self._sinks[sink] = error.address
+                self._elsewhere[subject] = error.address
             except ConnectionError:
-                self.close()  # the sink's broker may be another one by the time it is asked again
+                self._break()  # another broker may have it by the time it is asked again
                 raise
         raise AssertionError("the last try returns or raises")
 
-    def _at_broker_of(self, sink: str) -> Native:
+    def _at_broker_of(self, subject: _Subject) -> Native:
         """Raises ConnectionError."""
-        address = self._sinks.get(sink)
+        address = self._elsewhere.get(subject)
         if address is None:
             return self
         if address not in self._others:
@@ -437,10 +460,10 @@ class Native:
         try:
             answer = self._exchange(body)
         except TimeoutError as error:
-            self.close()
+            self._break()
             raise NoAnswerYet(f"{op} at {self._address}: {error}") from error
         except OSError as error:
-            self.close()
+            self._break()
             raise ConnectionError(f"{op} at {self._address}: {error.strerror or error}") from error
         except BaseException:
             self.close()  # a request is half sent, or its answer half read
@@ -450,6 +473,13 @@ class Native:
         except ConnectionError:
             self.close()
             raise
+
+    def _break(self) -> None:
+        """Close the connection, and have whoever connects anew begin at the next address."""
+        self.close()
+        if self._next is not None:
+            bootstrap, number = self._next
+            _begins[bootstrap] = number
 
     def _exchange(self, body: bytes) -> bytes:
         deadline = time.monotonic() + self.answer_s

@@ -21,28 +21,28 @@ first one's `/metrics` has the pages of all (`shards`).
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Mapping
 from typing import Any, cast
 
 import structlog
 import trio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from fairlog.admin_http import documents, metrics_pages
+from fairlog.admin_http.answers import http_error, serving
 from fairlog.admin_http.assets import Asset
 from fairlog.admin_http.cached import Cached
+from fairlog.admin_http.changing import ChangingCalls, body, peer
 from fairlog.admin_http.documents import Document
-from fairlog.admin_http.guard import Guard, refusal_of_change
+from fairlog.admin_http.guard import Guard
 from fairlog.admin_http.health import health
 from fairlog.admin_http.shards import Shards
 from fairlog.admin_http.view import AbortOutcome, Node, NotServing
-from fairlog.edge.log_limiter import LogLimiter
 from fairlog_types import TxId
 
 log = structlog.get_logger()
@@ -53,11 +53,6 @@ FRESH_S = 0.5
 TOPICS_MAX = 100
 PARTITIONS_MAX = 1000
 """In one page of topics, about: a page has at least one topic."""
-
-BODY_BYTES_MAX = 16 * 1024
-"""A transactional id has at most 1 KiB."""
-
-BODY_PATIENCE_S = 10
 
 _STATUS = {
     AbortOutcome.ABORTED: 200,
@@ -93,9 +88,9 @@ def make_app(
         Route("/api/transactions", api.transactions),
         Route("/api/transactional-id", api.transactional_id),
         Route("/api/transactions/abort", api.abort, methods=["POST"]),
-        *(Route(path, _serving(asset)) for path, asset in assets.items()),
+        *(Route(path, serving(asset)) for path, asset in assets.items()),
     ]
-    handlers = {HTTPException: _http_error, NotServing: _not_serving, Exception: _fault}
+    handlers = {HTTPException: http_error, NotServing: _not_serving, Exception: _fault}
     app = Starlette(routes=routes, exception_handlers=cast("Mapping[Any, Any]", handlers))
     return Guard(app, names=host_names)
 
@@ -103,7 +98,7 @@ def make_app(
 class _Api:
     def __init__(self, node: Node, token: str, shards: Shards | None) -> None:
         self._node = node
-        self._token = token
+        self._changing = ChangingCalls(token)
         self._shards = shards
         self._asking_shards = trio.Lock()
         self._brokers = Cached(self._make_brokers, fresh_s=FRESH_S)
@@ -113,7 +108,6 @@ class _Api:
         self._transactions = Cached(self._make_transactions, fresh_s=FRESH_S)
         self._first_topics = Cached(self._make_first_topics, fresh_s=FRESH_S)
         self._looking_up = trio.Lock()
-        self._lines = LogLimiter(trio.current_time)
 
     async def health(self, _: Request) -> Response:
         status, document = health(self._node)
@@ -171,17 +165,16 @@ class _Api:
         return JSONResponse(documents.transactional_id(found, self._node.place_of))
 
     async def abort(self, request: Request) -> Response:
-        who = {"peer": _peer(request)}
-        refusal = refusal_of_change(request.headers, self._token)
-        if refusal is not None:
-            event = "admin call refused"
-            more = self._lines.admit("" if request.client is None else request.client.host, event)
-            if more is not None:
-                log.warning(event, path=request.url.path, reason=refusal[1], **who, **more)
-            raise HTTPException(*refusal)
-        transactional_id, txid = _read_abort_untrusted(await _body(request))
+        self._changing.admit(request)
+        transactional_id, txid = _read_abort_untrusted(await body(request))
         outcome = await self._node.abort(transactional_id, txid)
-        log.info("abort by an operator", transactional_id=transactional_id, txid=str(txid), outcome=outcome.name, **who)
+        log.info(
+            "abort by an operator",
+            transactional_id=transactional_id,
+            txid=str(txid),
+            outcome=outcome.name,
+            peer=peer(request),
+        )
         document = {"outcome": outcome.name.lower(), "message": outcome.value}
         return JSONResponse(document, _STATUS[outcome])
 
@@ -234,47 +227,12 @@ def _read_abort_untrusted(body: bytes) -> tuple[str, TxId]:
         raise HTTPException(400, sentence) from None
 
 
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    with trio.move_on_after(BODY_PATIENCE_S) as patience:
-        try:
-            async with aclosing(request.stream()) as stream:
-                async for part in stream:
-                    body += part
-                    if len(body) > BODY_BYTES_MAX:
-                        raise HTTPException(413, f"a body of at most {BODY_BYTES_MAX} bytes is taken")
-        except ClientDisconnect:
-            raise HTTPException(400, "the connection ended within the body") from None
-    if patience.cancelled_caught:
-        raise HTTPException(408, f"the body was not here after {BODY_PATIENCE_S} s")
-    return bytes(body)
-
-
-def _serving(asset: Asset) -> Callable[[Request], Awaitable[Response]]:
-    headers = {"cache-control": "no-cache", "etag": asset.entity_tag}
-
-    async def serve(request: Request) -> Response:
-        if asset.entity_tag in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=headers)
-        return Response(asset.content, media_type=asset.content_type, headers=headers)
-
-    return serve
-
-
 def _encode(document: Document) -> bytes:
     return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _json(encoded: bytes) -> Response:
     return Response(encoded, media_type="application/json")
-
-
-def _peer(request: Request) -> str:
-    return "" if request.client is None else f"{request.client.host}:{request.client.port}"
-
-
-async def _http_error(_: Request, error: HTTPException) -> Response:
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
 async def _not_serving(_: Request, __: NotServing) -> Response:

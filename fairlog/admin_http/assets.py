@@ -28,12 +28,19 @@ class Asset:
     entity_tag: str
 
 
-def load() -> Mapping[str, Asset]:
-    """All files, by the path under which they are served. Blocks."""
+PAGE = "index.html"
+"""The page of a node of one machine."""
+CLUSTER_PAGE = "cluster.html"
+"""That of a node of several machines."""
+
+
+def load(page: str) -> Mapping[str, Asset]:
+    """All files, by the path under which they are served: `page` under `/`, and no other page. Blocks."""
     found: dict[str, Asset] = {}
     for file in resources.files("fairlog.admin_http").joinpath("static").iterdir():
         content = file.read_bytes()
         suffix = file.name[file.name.rindex(".") :]
         tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
-        found["/" if file.name == "index.html" else f"/{file.name}"] = Asset(content, _TYPES[suffix], tag)
+        if suffix != ".html" or file.name == page:
+            found["/" if file.name == page else f"/{file.name}"] = Asset(content, _TYPES[suffix], tag)
     return found

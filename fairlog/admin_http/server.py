@@ -14,9 +14,9 @@ it. The listener is up before recovery begins and until the last file is closed,
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 import trio
@@ -28,6 +28,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fairlog.admin_http.assets import Asset
 from fairlog.edge.fatal import fatal_in
 from fairlog.edge.log_limiter import LogLimiter
 
@@ -41,6 +42,12 @@ SEND_PATIENCE_S = 30
 
 IDLE_S = 15
 """Between two requests, and for the whole head of a request."""
+
+
+class MakesApp(Protocol):
+    """Makes what is served of what a node shows, and lets be changed by who has the token; `assets` are the console."""
+
+    def __call__(self, *, token: str, assets: Mapping[str, Asset]) -> ASGIApp: ...
 
 
 class _QuietLogger(Logger):

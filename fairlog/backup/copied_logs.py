@@ -20,7 +20,7 @@ from datalog.layout import LogRecord
 from datalog.snapshot import mapped_lmdb
 from datalog.stored import StoredLogs, parse_log_untrusted
 from fairlog.backup.manifest import CopiedLog
-from fairlog.cluster.content import StoreContent
+from fairlog.cluster.interface import Topic
 from fairlog_types import CorruptStorage, LogId, LogKind, Offset, Placement, TxId
 from partition.producer_window import ProducerWindow
 
@@ -28,14 +28,14 @@ from partition.producer_window import ProducerWindow
 class CopiedLogs:
     """The data logs of the copies, one for each shard, which no process writes. A `fences.Cut`."""
 
-    def __init__(self, paths: Iterable[Path], content: StoreContent) -> None:
-        """`paths` are the copies' `data.mdb`, `content` the cluster store, which was copied after them.
+    def __init__(self, paths: Iterable[Path], served: Iterable[Topic]) -> None:
+        """`paths` are the copies' `data.mdb`, `served` the topics by the names that were copied after them.
 
         Raises CorruptStorage, DamagedPage, DamagedValue, as all that follows.
         """
         shards = [_CopiedShard(path) for path in paths]
         self._of = {log: shard for shard in shards for log in shard.records}
-        self._names = {topic.topic_id: topic.name for topic in content.served}
+        self._names = {topic.topic_id: topic.name for topic in served}
 
     def listed(self) -> dict[str, CopiedLog]:
         """What the manifest says of them."""

@@ -5,7 +5,10 @@
     the data logs                 LMDB's own compacting copy of each shard's: a read transaction of each, all as of one
                                   moment, a consistent cut (invariant 7; `fairlog.backup.moment`);
                                   when they have begun, the group journals are read for the sinks' fences
-    cluster/data.mdb              after them, so that it knows all topics whose logs were copied, or has deleted them
+    cluster/data.mdb              after them, so that it knows all topics whose logs were copied, or has deleted them;
+                                  of a node of several machines, what its copy of the metadata says,
+                                  without the cluster's secret
+                                  (`fairlog.backup.copies`)
     backup.json                   sizes, checksums, high watermarks, fences; written into the .new file, synced, renamed
 
 The journals are left out: everything that was visible when the copy began is in the data logs, except the fences, which
@@ -34,14 +37,15 @@ from datalog.layout import DamagedValue
 from datalog.lmdb_pages import DamagedPage
 from fairlog.backup.checksums import checksum
 from fairlog.backup.copied_logs import CopiedLogs
+from fairlog.backup.copies import Named, copy_metadata, make_single_store, named_in
 from fairlog.backup.fences import fences_of
 from fairlog.backup.group_journals import GroupJournalsAround
 from fairlog.backup.manifest import CopiedFile, Manifest, encode_manifest
 from fairlog.backup.moment import Moment, within_a_hold, without_a_hold
 from fairlog.backup.settling import settle
-from fairlog.backup.source import BackupRefused, require_same_run, require_source, run_of
+from fairlog.backup.source import BackupRefused, Source, require_same_run, require_source, run_of
 from fairlog.cluster.content import StoreContent
-from fairlog.data_directory import CLUSTER, CLUSTER_STORE, MANIFEST, UNFINISHED, read_cluster_store
+from fairlog.data_directory import CLUSTER_STORE, MANIFEST, METADATA_COPY, UNFINISHED, read_cluster_store
 from fairlog_types import CorruptStorage, StorageFailure
 from journal.segment_file import sync_directory, write_all
 from shard.directory import ShardDirectory
@@ -69,14 +73,16 @@ def make_backup(
     target: Path,
     *,
     now_ms: Callable[[], int],
+    node_id: int = 1,
     told: Callable[[Progress], None] = lambda _: None,
     settling: Callable[[], None] = lambda: None,
 ) -> Manifest:
     """Back up the data directory `source` into `target`, which is made, or is empty. Blocking.
 
-    `settling` is called before the decided commits of a stopped node of several shards are finished in `source`. Raises
-    BackupRefused (nothing was written except to finish them), BackupFailed (nothing is left), DirectoryUnusable. A
-    KeyboardInterrupt passes, and may leave an unfinished backup, which is marked as such.
+    `node_id` is the one that a node of several machines has by its settings: a backup of its only shard is restored as
+    that node. `settling` is called before the decided commits of a stopped node of several shards are finished in
+    `source`. Raises BackupRefused (nothing was written except to finish them), BackupFailed (nothing is left),
+    DirectoryUnusable. A KeyboardInterrupt passes, and may leave an unfinished backup, which is marked as such.
     """
     _require_patched_lmdb()
     run = run_of(source)
@@ -88,33 +94,34 @@ def make_backup(
         run = settle(source)
     made_ms = now_ms()
     data_logs = [shard.name_of(shard.data_logs_file) for shard in shards]
-    names = [*data_logs, CLUSTER_STORE]
+    names = [*data_logs, found.names_file]
     journals = GroupJournalsAround(shards)
-    moment = within_a_hold(source) if found.is_served and len(shards) > 1 else without_a_hold
+    is_of_copies = found.shards_of_cluster is not None
+    moment = within_a_hold(source) if found.is_served and len(shards) > 1 and not is_of_copies else without_a_hold
+    copy_names = partial(_copy_names, source, target, found, node_id)
     try:
         _write(target / UNFINISHED, b"")
         sync_directory(target)
         for name in names:
             (target / name).parent.mkdir(parents=True)
-        estimate = sum((source / name).stat().st_size for name in names)
+        estimate = sum((source / name).stat().st_size for name in data_logs)
         _watch(
-            lambda: _copy_all(source, target, shards, journals, moment),
+            lambda: _copy_all(target, shards, journals, moment, copy_names),
             [target / name for name in names],
             estimate,
             told,
         )
-        content = read_cluster_store(target)
-        _require_shards(source, content, len(shards))
+        named = _named(source, target, found, node_id)
         require_same_run(source, run)
         files = {name: _checked(target / name, told) for name in names}
-        copied = CopiedLogs([target / name for name in data_logs], content)
+        copied = CopiedLogs([target / name for name in data_logs], named.served)
         manifest = Manifest(
-            cluster_id=content.node.cluster_id,
-            node_id=content.node.node_id,
+            cluster_id=named.cluster_id,
+            node_id=named.node_id,
             made_ms=made_ms,
             files=files,
             logs=copied.listed(),
-            sinks=fences_of(journals.told, copied),
+            sinks=fences_of(journals.told, copied) if found.names_file == CLUSTER_STORE else (),
         )
         for name in names:
             for place in _between(target, target / name):
@@ -139,6 +146,15 @@ def _require_patched_lmdb() -> None:
             "the installed package lmdb was built without its patch (LMDB_PURE, LMDB_FORCE_SYSTEM), and cannot copy "
             "what a read transaction sees: install the one from PyPI"
         )
+
+
+def _named(source: Path, target: Path, found: Source, node_id: int) -> Named:
+    """What the backup's own file of names says. Raises CorruptStorage, StorageFailure."""
+    if found.names_file != CLUSTER_STORE:
+        return named_in(target, node_id)
+    content = read_cluster_store(target)
+    _require_shards(source, content, len(found.shards))
+    return Named(content.node.cluster_id, content.node.node_id, content.served)
 
 
 def _require_shards(source: Path, content: StoreContent, copied: int) -> None:
@@ -196,17 +212,32 @@ def _watch(work: Callable[[], None], files: Sequence[Path], estimate: int, told:
 
 
 def _copy_all(
-    source: Path, target: Path, shards: Sequence[ShardDirectory], journals: GroupJournalsAround, moment: Moment
+    target: Path,
+    shards: Sequence[ShardDirectory],
+    journals: GroupJournalsAround,
+    moment: Moment,
+    copy_names: Callable[[], None],
 ) -> None:
-    """The data logs, as of one moment, then the cluster store. Raises lmdb.Error, OSError, StorageFailure, …"""
+    """The data logs, as of one moment, then the topics' names. Raises lmdb.Error, OSError, StorageFailure, …"""
     with ExitStack() as stack:
         environments = [stack.enter_context(_opened(shard.data_logs)) for shard in shards]
         with journals.begin(partial(moment, environments)) as transactions:
             for shard, environment, transaction in zip(shards, environments, transactions, strict=True):
                 _copy(environment, transaction, target / shard.name_of(shard.data_logs_file))
                 transaction.abort()  # the node may use its pages again while the others are copied
-    with _opened(source / CLUSTER) as environment, environment.begin() as transaction:
-        _copy(environment, transaction, target / CLUSTER_STORE)
+    copy_names()
+
+
+def _copy_names(source: Path, target: Path, found: Source, node_id: int) -> None:
+    if found.shards_of_cluster == 1:
+        make_single_store(source, target / CLUSTER_STORE, node_id)
+        return
+    if found.shards_of_cluster is not None:
+        copy_metadata(source, target / METADATA_COPY)
+        return
+    path = Path(found.names_file)
+    with _opened(source / path.parent) as environment, environment.begin() as transaction:
+        _copy(environment, transaction, target / path)
 
 
 @contextmanager

@@ -36,7 +36,6 @@ from fairlog.config import JournalSettings
 from fairlog.data_directory import CLUSTER, CLUSTER_STORE, read_cluster_store
 from fairlog.directory import DirectoryInUse, DirectoryUnusable, hold_shard, locked_directory
 from fairlog.exception_groups import leaves
-from fairlog.groups.persisted_group_store import PersistedGroupStore
 from fairlog.last_run import LastRun
 from fairlog.open_files import raise_open_files_limit
 from fairlog.topics import LocalTopics
@@ -134,10 +133,6 @@ class _Settling:
             last_run = await trio.to_thread.run_sync(LastRun.read, self._data_dir, directory)
             async with AsyncExitStack() as stack:
                 cluster = await self._open_cluster(stack, number)
-                persisted_groups, _ = await trio.to_thread.run_sync(
-                    PersistedGroupStore.open, directory.persisted_groups, LeaderEpoch(cluster.starts)
-                )
-                stack.push_async_callback(close_in_thread, persisted_groups.close)
                 shard = await self._open_shard(stack, number, cluster, last_run)
                 await LocalTopics(cluster, shard, _now_ms).recover()
                 await shard.lead(cluster.placement.offsets_logs(number, cluster.offsets_log_count))

@@ -6,6 +6,8 @@
                                          may still hold, unplaced, a commit that another one has placed
     no node has it, cleanly closed       yes: everything was copied at the end
     no node has it, the last was killed  no: its journals have answered records that are in no data log yet
+    of a node of several machines        yes: what was answered is in the streams, and each data logs' file is a prefix
+                                         of its stream (`fairlog.backup.copies`)
 
 Two files show that a node serves: it writes its number into `lock` when it takes the directory, and `open` into
 `last-run` when it has recovered. `require_same_run` checks whether it is still the same run: a node that was killed and
@@ -24,12 +26,16 @@ from pathlib import Path
 
 from datalog.lmdb_pages import DamagedPage
 from fairlog.cluster.content import StoreContent
+from fairlog.cluster.metadata_content import read_metadata
 from fairlog.data_directory import (
     CLUSTER_STORE,
     MANIFEST,
+    METADATA_COPY,
     RESTORING,
+    is_of_several_machines,
     last_run_ended,
     last_run_notes,
+    metadata_records,
     read_cluster_store,
     read_cluster_store_in_use,
 )
@@ -51,11 +57,18 @@ class Source:
     shards: Sequence[ShardDirectory]
     is_served: bool
     """A node has the directory, and serves."""
+    shards_of_cluster: int | None = None
+    """Of a node of several machines: how many shards there are in all. Each that is here is a copy."""
 
     @property
     def is_to_be_settled(self) -> bool:
         """The data logs may have a part of a transaction, and no process runs that would finish it."""
-        return not self.is_served and len(self.shards) > 1
+        return not self.is_served and len(self.shards) > 1 and self.shards_of_cluster is None
+
+    @property
+    def names_file(self) -> str:
+        """What the backup has the topics' names in: a cluster store, if it is to be restored."""
+        return CLUSTER_STORE if self.shards_of_cluster in (None, 1) else METADATA_COPY
 
 
 def require_source(directory: Path) -> Source:
@@ -63,6 +76,8 @@ def require_source(directory: Path) -> Source:
     for name in (MANIFEST, RESTORING):
         if (directory / name).exists():
             raise BackupRefused(f"{directory} is itself a backup: copy it with any tool")
+    if is_of_several_machines(directory):
+        return _copies(directory)
     if not (directory / CLUSTER_STORE).is_file():
         raise BackupRefused(
             f"{directory} is not a data directory: it does not contain {CLUSTER_STORE}. Name one with --data-dir"
@@ -95,6 +110,20 @@ def require_source(directory: Path) -> Source:
             "records that are not in the data logs yet. Start the node, and back it up when it is ready"
         )
     return source
+
+
+def _copies(directory: Path) -> Source:
+    """Of a node of several machines. A copy shows each transaction as a whole or not at all, whatever the node does."""
+    try:
+        metadata = read_metadata(metadata_records(directory))
+    except (CorruptStorage, DamagedPage, StorageFailure) as error:
+        raise BackupRefused(
+            f"{directory} cannot be backed up, because its copy of the metadata cannot be read: {error}"
+        ) from error
+    shards = [shard for shard in shard_directories(directory) if shard.data_logs_file.is_file()]
+    if not shards:
+        raise BackupRefused(f"{directory} is that of a node of several machines, and has no copy of a shard in it")
+    return Source(shards, is_served=is_in_use(directory), shards_of_cluster=metadata.placement.shards)
 
 
 def _content_of(directory: Path, *, in_use: bool) -> StoreContent:

@@ -5,7 +5,7 @@
     restoring.json    cluster store:  producer ids and leader epoch jump ahead of all that were given out since
       │               layout:         of a backup of an earlier version the data logs move to where a shard has them
       │               data logs:      logs of topics that were deleted while the backup was made are dropped;
-      │                               the replay begins at the mark
+      │                               the replay begins at the mark; who was in a consumer group is forgotten
       │               journals:       each begins, empty, where its data log's mark is, so no position comes twice;
       │                               group journals begin with the sinks' fences, if there are any
       │ renamed
@@ -31,6 +31,7 @@ from coordinator.transaction_groups import journal_of
 from datalog.environment import LmdbDataLogs
 from datalog.interface import Mark
 from fairlog.backup.checksums import checksum
+from fairlog.backup.copies import require_restorable
 from fairlog.backup.manifest import BadManifest, Manifest, decode_manifest_untrusted
 from fairlog.cluster.content import StoreContent
 from fairlog.cluster.opening import of_another_node, of_another_separator
@@ -40,9 +41,11 @@ from fairlog.data_directory import (
     CLUSTER_STORE,
     LAST_RUN,
     MANIFEST,
+    METADATA_COPY,
     RESTORED,
     RESTORING,
     UNFINISHED,
+    is_of_several_machines,
     read_cluster_store,
 )
 from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, LogKind, StorageFailure
@@ -74,6 +77,7 @@ def _take_over(
         _require_node(directory, manifest, node_id)
         _require_shards(directory)
     elif (directory / MANIFEST).exists():
+        require_restorable(directory)
         manifest = read_manifest(directory / MANIFEST)
         _require_node(directory, manifest, node_id)
         _require_alone(directory)
@@ -129,7 +133,8 @@ def read_manifest(path: Path) -> Manifest:
 def check_files(directory: Path, manifest: Manifest) -> None:
     """Are the backup's files what its manifest says? Raises CorruptStorage, naming the file; OSError."""
     shards = shard_directories(directory) or [shard_directory(directory, FIRST_SHARD)]
-    for name in (*(shard.name_of(shard.data_logs_file) for shard in shards), CLUSTER_STORE):
+    names_file = METADATA_COPY if is_of_several_machines(directory) else CLUSTER_STORE
+    for name in (*(shard.name_of(shard.data_logs_file) for shard in shards), names_file):
         if name not in manifest.files:
             raise CorruptStorage(
                 f"the manifest of the backup in {directory} does not name {name}: the backup was changed"
@@ -215,7 +220,10 @@ def _by_journal(fences: Iterable[SinkRecord], journals: int) -> dict[int, list[S
 def _settle_data_logs(
     directory: Path, map_bytes: int, served: set[LogId], leaving: set[LogId]
 ) -> dict[LogId, JournalPosition]:
-    """Drop logs without a topic, let no replay begin before a mark; answer the logs with a past, and their marks."""
+    """Drop logs without a topic, forget who was in groups, let no replay begin before a mark.
+
+    Answers the logs with a past, and their marks.
+    """
     logs = LmdbDataLogs.open(directory, map_bytes=map_bytes)
     try:
         marks: dict[LogId, Mark] = {}
@@ -229,6 +237,7 @@ def _settle_data_logs(
                 if log.kind == LogKind.TOPIC.value and log not in served | leaving:
                     writer.drop(log)
                 elif log not in leaving and mark.copied_through > 0:
+                    writer.forget_groups(log)
                     writer.put_mark(log, Mark(mark.copied_through, mark.copied_through, mark.next_offset))
                     kept[log] = mark.copied_through
         logs.sync()

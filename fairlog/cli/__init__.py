@@ -1,10 +1,10 @@
 """The command `fairlog`: serve a node, write and read records, look at topics, groups and transactions of any broker,
 and inspect, verify, audit and back up a node's files, and give its shards to processes.
 
-One module per command or group of commands (`serve`, `produce`, `consume`, `pipeline`, `inspect`, `verify`, `audit`,
-`backup`, `topic`, `group`, `txn`, `sink`, `shard`); each is thin: options in, a call, a table or JSON out. `main` is
-where errors end: what a user can have caused, or the disk, becomes one sentence on stderr and exit code 1 (wrong usage:
-2; interrupted: 130). Anything else is a mistake of ours and keeps its traceback.
+One module per command or group of commands (`serve`, `cluster`, `produce`, `consume`, `pipeline`, `inspect`, `verify`,
+`audit`, `backup`, `topic`, `group`, `txn`, `sink`, `shard`); each is thin: options in, a call, a table or JSON out.
+`main` is where errors end: what a user can have caused, or the disk, becomes one sentence on stderr and exit code 1
+(wrong usage: 2; interrupted: 130). Anything else is a mistake of ours and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from fairlog import __version__
 from fairlog.cli import (
     audit,
     backup,
+    cluster,
     consume,
     group,
     inspect,
@@ -56,6 +57,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
+app.command("cluster", epilog=cluster.EXAMPLES)(cluster.cluster)
 app.command("produce", epilog=produce.EXAMPLES)(produce.produce)
 app.command("consume", epilog=consume.EXAMPLES)(consume.consume)
 app.command("pipeline", epilog=pipeline.EXAMPLES)(pipeline.pipeline)

@@ -56,11 +56,16 @@ def audit(
 
 
 def _made(directory: Path, master: str, findings_max: int) -> Report:
-    from fairlog.data_directory import CLUSTER_STORE, MANIFEST, RESTORING, UNFINISHED
+    from fairlog.data_directory import CLUSTER_STORE, MANIFEST, RESTORING, UNFINISHED, is_of_several_machines
     from fairlog.directory import DirectoryInUse, DirectoryUnusable, unused_directory
 
     if (directory / UNFINISHED).exists() and not (directory / MANIFEST).exists():
         raise AuditImpossible(f"{directory} contains an unfinished backup, from which no node can be started")
+    if is_of_several_machines(directory):
+        raise AuditImpossible(
+            f"{directory} is that of a node of several machines, which has copies of shards only, and not of one "
+            "moment: fairlog verify checks each of them"
+        )
     if not (directory / CLUSTER_STORE).exists():
         raise AuditImpossible(f"{directory} is not a data directory: it does not contain {CLUSTER_STORE}")
     has_journals = not (directory / MANIFEST).exists() and not (directory / RESTORING).exists()

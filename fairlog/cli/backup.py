@@ -43,7 +43,7 @@ def backup(
     from fairlog.backup.making import Progress as Done
     from fairlog.backup.source import BackupRefused
     from fairlog.config_sources import load
-    from fairlog.data_directory import UNFINISHED
+    from fairlog.data_directory import METADATA_COPY, UNFINISHED
     from fairlog.directory import DirectoryUnusable
 
     settings = load(flags={"data_dir": data_dir})
@@ -60,7 +60,9 @@ def backup(
             sys.stderr.write(f"the node in {source} is stopped: finishing what its shards had decided\n")
 
         try:
-            manifest = make_backup(source, directory, now_ms=_now_ms, told=tell, settling=settling)
+            manifest = make_backup(
+                source, directory, now_ms=_now_ms, node_id=settings.node_id, told=tell, settling=settling
+            )
         except (BackupRefused, BackupFailed, DirectoryUnusable, OSError) as error:
             raise ClientError(str(error)) from error
         except KeyboardInterrupt:
@@ -68,6 +70,11 @@ def backup(
             raise Interrupted(f"interrupted: {left if (directory / UNFINISHED).exists() else 'no backup'}") from None
     size_bytes = sum(file.size_bytes for file in manifest.files.values())
     sinks = f"the fences of {len(manifest.sinks)} sinks, " if manifest.sinks else ""
+    if METADATA_COPY in manifest.files:
+        sys.stderr.write(
+            "fairlog: this is of a node of several machines, whose copies of shards have no moment in common: it can "
+            "be read (fairlog consume --data-dir) and checked (fairlog verify), and no node can be started from it\n"
+        )
     say(f"backed up {len(manifest.logs)} logs, {sinks}{size_bytes:,} bytes, into {directory}")
 
 

@@ -1,4 +1,4 @@
-"""`fairlog inspect FILE`: shows the content of a journal's segment, the data logs, or the cluster store.
+"""`fairlog inspect FILE`: shows the content of a journal's segment, the data logs, or another of a node's files.
 
 Lines are printed as they are made, so that `| head` is quick. Damage is shown where it is; the exit code is then 1.
 """
@@ -20,11 +20,14 @@ Examples:
   fairlog inspect fairlog-data/shards/0/journals/group/3/00000000000000000000.journal --from 4096 --count 20
   fairlog inspect fairlog-data/shards/0/datalog/data.mdb --records --json | jq 'select(.what == "record")'
   fairlog inspect fairlog-data/cluster/data.mdb
+  fairlog inspect fairlog-data/metadata/data.mdb          # of a node of several machines
 """
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A segment (*.journal, *.new) or a data.mdb.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A segment (*.journal, *.new), a data.mdb or a stream-mark.")
+    ],
     records: Annotated[bool, typer.Option("--records", help="Also show the records inside batches.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
     start: Annotated[

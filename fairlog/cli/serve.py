@@ -41,6 +41,7 @@ from fairlog.supervisor.child import run_process
 from fairlog.supervisor.supervising import NotStarted, shards_of, supervise
 from fairlog_types import CorruptStorage, StorageFailure
 from journal import failpoints
+from stream.engine import StreamCutOff
 
 EXAMPLES = """
 \b
@@ -49,6 +50,7 @@ Examples:
   fairlog serve --listen 0.0.0.0:9092 --advertised broker.example:9092
   fairlog serve --admin off
   fairlog serve --processes auto --listen 127.0.0.1:9092
+  fairlog serve --journals kafka://k1:9092,k2:9092,k3:9092 --cluster orders --listen 0.0.0.0:9192
   FAIRLOG_LOG_LEVEL=debug fairlog serve --config fairlog.toml
 \b
 docs/configuration.md describes all settings.
@@ -68,6 +70,7 @@ _SENTENCES = (
     StoreMismatch,
     CorruptStorage,
     StorageFailure,
+    StreamCutOff,
 )
 """Errors whose message is already the sentence for the user."""
 
@@ -111,6 +114,18 @@ def serve(
             show_default="1",
         ),
     ] = None,
+    journals: Annotated[
+        str | None,
+        typer.Option(
+            metavar="files|kafka://HOST:PORT,…",
+            help="Where journals are kept: in the data directory, or on the Kafka cluster with these brokers.",
+            show_default="files",
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With kafka://…: the cluster that this node belongs to."),
+    ] = None,
 ) -> None:
     """Run a node until SIGTERM or SIGINT. Flags override the environment (FAIRLOG_…), which overrides the file."""
     flags = {
@@ -119,6 +134,8 @@ def serve(
         "advertised": advertised,
         "admin.listen": admin,
         "processes": None if processes is None else Untyped(processes),
+        "journal.engine": journals,
+        "cluster.name": cluster,
     }
     settings = load(flags=flags, file=config)
     process = process_in(os.environ)
@@ -131,7 +148,11 @@ def serve(
         run_processes(settings, [sys.executable, *sys.orig_argv[1:], "--processes", str(settings.processes)])
         return
     gc.disable()  # nothing that an import makes is garbage
-    from fairlog.node import serve as serve_node  # the other commands need none of the broker
+    # The other commands need none of the broker.
+    if settings.journal.engine is None:
+        from fairlog.node import serve as serve_node
+    else:
+        from fairlog.cluster_node.node import serve as serve_node
 
     # All of it stays: a collection that looked through it would hold the event loop up for some 40 ms.
     gc.freeze()

@@ -2,6 +2,9 @@
 
 While the node runs its supervisor is asked, and carries the change out. Otherwise the change is written, for the next
 start. Both are the affair of whoever has the data directory, on the node's machine.
+
+In a cluster of several machines it is nodes instead of processes, and any node is asked (`cluster_shards`): with
+--admin, or if the data directory is that of one of its nodes.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ _T = TypeVar("_T")
 
 app = typer.Typer(
     name="shard",
-    help="See which process serves which shard, add shards, and move them. On the node's machine.",
+    help="See which process, or which node of a cluster, serves which shard; add shards, and move them.",
     epilog="\b\nExample:\n  fairlog shard list",
     no_args_is_help=True,
 )
@@ -29,15 +32,30 @@ app = typer.Typer(
 DataDir = Annotated[
     Path | None, typer.Option(metavar="DIR", help="The node's data directory.", show_default="as for fairlog serve")
 ]
+Admin = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="The admin listener of any node of a cluster of several machines.",
+        show_default="if the data directory is that of such a node, its own",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+_AUTO = "auto"
 _LATER = " from the next start on"
 _COLUMNS = ("shard", "broker", "listens on", "process", "process id", "state")
 
 
 @app.command("list", epilog="\b\nExample:\n  fairlog shard list --json")
-def list_all(data_dir: DataDir = None, json: Json = False) -> None:
-    """List the shards of a node, and the processes that serve them."""
-    shards = _shards(_settings(data_dir))
+def list_all(data_dir: DataDir = None, admin: Admin = None, json: Json = False) -> None:
+    """List the shards of a node and the processes that serve them, or those of a cluster and its nodes."""
+    from fairlog.cli import cluster_shards
+
+    settings = _load(data_dir)
+    if (of_cluster := _admin_of_cluster(settings, admin)) is not None:
+        cluster_shards.show(of_cluster, json=json)
+        return
+    shards = _shards(_checked_directory(settings))
     if json:
         show_json(shards)
     else:
@@ -60,7 +78,13 @@ def add(
     """
     from fairlog.supervisor.machine import fewest
 
-    settings = _settings(data_dir)
+    settings = _load(data_dir)
+    if _is_of_cluster(settings):
+        raise ClientError(
+            f"{settings.data_dir} is that of a node of several machines: how many shards their cluster has was fixed "
+            "at its first start"
+        )
+    _checked_directory(settings)
 
     def with_one_more(processes: Sequence[int]) -> Sequence[int]:
         # Whoever starts the node may know of more of them: by a flag, or by its file.
@@ -72,18 +96,45 @@ def add(
     say(f"shard {shard['shard']} was added: broker {shard['broker']}, served by process {shard['process']}{when}")
 
 
-@app.command("move", epilog="\b\nExample:\n  fairlog shard move 1 --to 3")
+def _read_to(text: str) -> str:
+    if text != _AUTO and not (text.isascii() and text.isdecimal()):
+        raise typer.BadParameter(f"{text!r} is neither a number nor {_AUTO}")
+    return text
+
+
+@app.command("move", epilog="\b\nExamples:\n  fairlog shard move 1 --to 3\n  fairlog shard move 1 --to auto")
 def move(
     shard: Annotated[int, typer.Argument(min=0, metavar="SHARD", help="The shard's number.")],
-    to: Annotated[int, typer.Option(min=0, metavar="PROCESS", help="The process that is to serve it.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            callback=_read_to,
+            metavar="NUMBER",
+            help="The process that is to serve it. In a cluster the node, or auto: whichever is planned.",
+        ),
+    ],
     data_dir: DataDir = None,
+    admin: Admin = None,
 ) -> None:
-    """Have another process serve a shard.
+    """Have another process serve a shard, or another node of a cluster.
 
-    In a running node the shard is halted for a moment. What is open stays open.
+    The shard is halted for a moment. What is open stays open. In a cluster it stays with that node, as long as this is
+    up, until it is moved again; other shards may move in return.
     """
-    settings = _settings(data_dir)
+    from fairlog.cli import cluster_shards
 
+    settings = _load(data_dir)
+    if (of_cluster := _admin_of_cluster(settings, admin)) is not None:
+        is_own = admin is None or data_dir is not None
+        cluster_shards.move(of_cluster, settings, shard, None if to == _AUTO else int(to), is_own=is_own)
+        return
+    _checked_directory(settings)
+    if to == _AUTO:
+        raise ClientError("a shard of one machine is served by the process that you name: there is no plan for it")
+    _move_to_process(settings, shard, int(to))
+
+
+def _move_to_process(settings: Settings, shard: int, to: int) -> None:
     def moved(processes: Sequence[int]) -> Sequence[int]:
         if shard >= len(processes):
             raise ClientError(
@@ -97,18 +148,43 @@ def move(
         say(f"shard {shard} will be served by process {to}{_LATER}")
 
 
-def _settings(data_dir: Path | None) -> Settings:
-    """Raises ClientError if the data directory has no data, or may not be looked into."""
+def _load(data_dir: Path | None) -> Settings:
     from fairlog.config_sources import load
+
+    return load(flags={"data_dir": data_dir})
+
+
+def _admin_of_cluster(settings: Settings, admin: str | None) -> str | None:
+    """The admin listener to ask of a cluster of several machines; None if it is about a node of one machine."""
+    if admin is not None or not _is_of_cluster(settings):
+        return admin
+    if settings.admin.listen is None:
+        raise ClientError("this node has no admin listener (admin.listen): name that of another one with --admin")
+    return str(settings.admin.listen)
+
+
+def _is_of_cluster(settings: Settings) -> bool:
+    from fairlog.data_directory import is_of_several_machines
+
+    try:
+        return is_of_several_machines(settings.data_dir)
+    except OSError as error:
+        raise _not_looked_into(settings, error) from error
+
+
+def _checked_directory(settings: Settings) -> Settings:
+    """Raises ClientError if the data directory has no data, or may not be looked into."""
     from fairlog.data_directory import CLUSTER_STORE
 
-    settings = load(flags={"data_dir": data_dir})
     try:
         is_there = (settings.data_dir / CLUSTER_STORE).exists()
     except OSError as error:
         raise _not_looked_into(settings, error) from error
     if not is_there:
-        raise ClientError(f"{settings.data_dir} is no data directory of a node: name one with --data-dir")
+        raise ClientError(
+            f"{settings.data_dir} is no data directory of a node: name one with --data-dir, or a node of a cluster of "
+            "several machines with --admin"
+        )
     return settings
 
 

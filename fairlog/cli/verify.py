@@ -32,14 +32,21 @@ def verify(
     Exit code 0: all invariants hold, as far as the stored data shows. 1: at least one is violated.
     """
     from fairlog.backup.taking_over import check_files, read_manifest
-    from fairlog.data_directory import CLUSTER_STORE, MANIFEST, RESTORING, UNFINISHED, bytes_below
+    from fairlog.data_directory import (
+        CLUSTER_STORE,
+        MANIFEST,
+        RESTORING,
+        UNFINISHED,
+        bytes_below,
+        is_of_several_machines,
+    )
     from fairlog.directory import DirectoryInUse, DirectoryUnusable, unused_directory
     from fairlog.verify.verification import Verification
     from fairlog_types import CorruptStorage
 
     if (directory / UNFINISHED).exists() and not (directory / MANIFEST).exists():
         raise ClientError(f"{directory} contains an unfinished backup, from which no node can be started")
-    if not (directory / CLUSTER_STORE).exists():
+    if not (directory / CLUSTER_STORE).exists() and not is_of_several_machines(directory):
         raise ClientError(f"{directory} is not a data directory: it does not contain {CLUSTER_STORE}")
     found = False
     try:

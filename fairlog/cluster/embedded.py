@@ -27,57 +27,44 @@ What it does not do: it does not touch journals or data logs (the node does, bet
 
 from __future__ import annotations
 
-import dataclasses
-import types
-import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
-from uuid import UUID
 
 import lmdb
 import trio
 
 from fairlog.cluster import environments, records
-from fairlog.cluster.features import FEATURES, Feature, FeatureLevels, FeatureUpdate, updated_untrusted
+from fairlog.cluster.deciding_store import DecidingStore
+from fairlog.cluster.features import FEATURES, Feature
 from fairlog.cluster.interface import (
     BrokerAddress,
-    ConfigsChange,
-    InvalidTopic,
     Leader,
+    PartitionCopies,
     Topic,
-    TopicExists,
-    UnknownTopic,
 )
 from fairlog.cluster.memory import Changes, StoreMemory
 from fairlog.cluster.opening import STORE_FILE, begin, content, corrupt, fix_group_separator, make, named, opened, put
 from fairlog.cluster.opening import StoreMismatch as StoreMismatch
-from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted, folded_name
-from fairlog_types import CorruptStorage, LeaderEpoch, LogId, LogKind, ShardNumber, StorageFailure
+from fairlog_types import CorruptStorage, LeaderEpoch, ShardNumber, StorageFailure
 from shard.directory import FIRST_SHARD
-from shard.placement import Placement
 
 NOTICE_SECONDS = 0.020
 """How long another shard's change may stay unseen: little beside the time that a client takes to act on it."""
 
-_PLACEMENT, _TOGETHER = "fairlog.placement", "together"
-"""A topic's config, and its value if one shard leads all its partitions."""
-
 _Answer = TypeVar("_Answer")
 
 
-class EmbeddedStore:
+class EmbeddedStore(DecidingStore):
     """`ClusterStore` for one process. Make one with `open`; see the interface for the methods' promises."""
 
     def __init__(self, environment: lmdb.Environment, directory: Path, memory: StoreMemory, seen: int) -> None:
+        super().__init__(memory, memory.shard)
         self._environment = environment
         self._directory = directory
         self._memory = memory
         self._seen = seen
         """The last transaction that memory has."""
-        self._placement = Placement(memory.shards, memory.first_shards)
-        self._generation = 0
-        self._changed = trio.Event()
         self._changing = trio.Lock()
         self._failed: StorageFailure | None = None
         self._closed = False
@@ -165,20 +152,8 @@ class EmbeddedStore:
         return self._memory.record_of(self.shard).starts
 
     @property
-    def shard(self) -> ShardNumber:
-        return self._memory.shard
-
-    @property
-    def placement(self) -> Placement:
-        return self._placement
-
-    @property
     def group_journal_count(self) -> int:
         return self._memory.node.group_journal_count
-
-    @property
-    def offsets_log_count(self) -> int:
-        return self._memory.offsets_logs
 
     @property
     def group_journals_begun(self) -> bool:
@@ -189,26 +164,14 @@ class EmbeddedStore:
         """All group journals of this shard are on disk: from now on none may be missing. Raises StorageFailure."""
         await self._change(lambda: (self._memory.begun(), None))
 
-    @property
-    def features(self) -> FeatureLevels:
-        return self._memory.features
-
-    @property
-    def generation(self) -> int:
-        return self._generation
-
-    def changed(self) -> trio.Event:
-        """Set at the next change of `generation`. Get it before you look at what may change."""
-        return self._changed
-
     async def run(self) -> None:
-        """Notice what other processes change; until cancelled. With one shard there is nothing to do.
-
-        Raises StorageFailure, CorruptStorage.
-        """
+        """See `ClusterStore.run`. With one shard there is nothing to do."""
         while self._memory.shards > 1:
             await trio.sleep(NOTICE_SECONDS)
             await self.catch_up()
+
+    async def notice(self) -> None:
+        await self.catch_up()
 
     async def catch_up(self) -> None:
         """See `ClusterStore.catch_up`. Raises StorageFailure, CorruptStorage."""
@@ -216,27 +179,6 @@ class EmbeddedStore:
             async with self._changing:
                 if self._others_wrote():  # else it was this process itself, which had the lock
                     await self._take_in_others()
-
-    def topics(self) -> Sequence[Topic]:
-        return sorted(self._memory.by_name.values(), key=lambda topic: topic.name)
-
-    def topic(self, name: str) -> Topic | None:
-        return self._memory.by_name.get(name)
-
-    def topic_by_id(self, topic_id: UUID) -> Topic | None:
-        return self._memory.by_id.get(topic_id)
-
-    def deleting(self) -> Sequence[Topic]:
-        return tuple(topic for topic in self._memory.deleting.values() if not self._has_dropped(topic.topic_id))
-
-    def broker_configs(self, resource: str) -> Mapping[str, str]:
-        return self._memory.broker_configs.get(resource, {})
-
-    def group_configs(self, group: str) -> Mapping[str, str]:
-        return self._memory.group_configs.get(group, {})
-
-    def configured_groups(self) -> Collection[str]:
-        return self._memory.group_configs.keys()
 
     def brokers(self) -> Sequence[BrokerAddress]:
         addresses = sorted(self._memory.addresses.items())
@@ -246,9 +188,11 @@ class EmbeddedStore:
         return self._memory.node.node_id + shard
 
     def internal_address(self, shard: ShardNumber) -> tuple[str, int] | None:
-        """Host and port where the shard's broker listens for other brokers; None if it has not said so yet."""
         address = self._memory.addresses.get(self.broker_of(shard))
         return None if address is None else address.internal
+
+    def rack_of(self, node_id: int) -> str | None:  # noqa: ARG002 - all brokers are on one machine
+        return None
 
     async def announce(self, address: BrokerAddress, internal: tuple[str, int] | None) -> None:
         """Tell all brokers where clients reach this one, and where other brokers do. Raises StorageFailure."""
@@ -260,116 +204,15 @@ class EmbeddedStore:
         else:
             await self._change(lambda: ({records.address_key(self.node_id): records.encode_address(record)}, None))
 
-    def shard_of(self, log: LogId) -> ShardNumber | None:
-        if log.kind == LogKind.OFFSETS.value:
-            known = log.partition < self.offsets_log_count
-            return self._placement.shard_of(log, together=False) if known else None
-        topic = self._memory.by_log_topic.get(log.topic)
-        if topic is None or log.partition >= topic.partitions:
-            return None
-        return self._placement.shard_of(log, together=_is_together(topic), over=topic.spread_over)
-
     def leaders(self, topic: Topic) -> Sequence[Leader]:
         leaders = [
             Leader(self.broker_of(shard), LeaderEpoch(self._memory.record_of(shard).starts))
             for shard in map(ShardNumber, range(self._memory.shards))
         ]
-        if len(leaders) == 1:
-            return leaders * topic.partitions
-        together, over = _is_together(topic), topic.spread_over
-        return [leaders[self._placement.shard_of(log, together=together, over=over)] for log in topic.logs()]
+        return [leaders[shard] for shard in self._shards_of(topic)]
 
-    async def create_topic(self, name: str, *, partitions: int, configs: Mapping[str, str], now_ms: int) -> Topic:
-        check_topic_untrusted(name, partitions)
-
-        def decide() -> tuple[Changes, Topic]:
-            if name in self._memory.by_name:
-                raise TopicExists(f"there is a topic {name} already")
-            if (other := self._memory.by_folded_name.get(folded_name(name))) is not None:
-                raise InvalidTopic(f"the topic name {name} collides with {other}: they differ only in . against _")
-            over = None if self._memory.first_shards is None else self._memory.shards
-            topic = Topic(name, uuid.uuid4(), partitions, types.MappingProxyType(dict(configs)), now_ms, over)
-            return _of_topic(topic), topic
-
-        return await self._change(decide)
-
-    async def alter_topic_configs(self, name: str, change: ConfigsChange) -> Topic:
-        def decide() -> tuple[Changes, Topic]:
-            topic = self._known(name)
-            configs = change(topic.configs)
-            if configs == topic.configs:
-                return {}, topic
-            changed = dataclasses.replace(topic, configs=types.MappingProxyType(dict(configs)))
-            return _of_topic(changed), changed
-
-        return await self._change(decide)
-
-    async def add_partitions(self, name: str, total: int) -> Topic:
-        def decide() -> tuple[Changes, Topic]:
-            topic = self._known(name)
-            check_total_untrusted(topic, total)
-            grown = dataclasses.replace(topic, partitions=total)
-            return _of_topic(grown), grown
-
-        return await self._change(decide)
-
-    async def alter_broker_configs(self, resource: str, change: ConfigsChange) -> bool:
-        def decide() -> tuple[Changes, bool]:
-            own = self.broker_configs(resource)
-            if (configs := change(own)) == own:
-                return {}, False
-            return {records.broker_key(resource): records.encode_broker_configs(configs)}, True
-
-        return await self._change(decide)
-
-    async def alter_group_configs(self, group: str, change: ConfigsChange) -> bool:
-        def decide() -> tuple[Changes, bool]:
-            own = self.group_configs(group)
-            if (configs := change(own)) == own:
-                return {}, False
-            value = records.encode_group_configs(group, configs) if configs else None
-            return {records.group_configs_key(group): value}, True
-
-        return await self._change(decide)
-
-    async def delete_topic(self, name: str) -> Topic:
-        def decide() -> tuple[Changes, Topic]:
-            topic = self._known(name)
-            return _of_topic(topic, deleting=True), topic
-
-        return await self._change(decide)
-
-    async def forget_topic(self, topic_id: UUID) -> None:
-        def decide() -> tuple[Changes, None]:
-            assert topic_id not in self._memory.by_id, "only a topic that is being deleted may be forgotten"
-            return self._memory.forgotten(topic_id), None
-
-        await self._change(decide)
-
-    async def allot_producer_ids(self, count: int) -> range:
-        assert count > 0, count
-
-        def decide() -> tuple[Changes, range]:
-            ids = range(self._memory.next_producer_id, self._memory.next_producer_id + count)
-            return {records.PRODUCER_IDS_KEY: records.encode_count(ids.stop)}, ids
-
-        return await self._change(decide)
-
-    async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
-        def decide() -> tuple[Changes, None]:
-            chosen = updated_untrusted(self._memory.features, updates)
-            return {} if validate_only else self._memory.with_levels(chosen), None
-
-        await self._change(decide)
-
-    def _known(self, name: str) -> Topic:
-        topic = self._memory.by_name.get(name)
-        if topic is None:
-            raise UnknownTopic(f"there is no topic {name}")
-        return topic
-
-    def _has_dropped(self, topic_id: UUID) -> bool:
-        return self.shard in self._memory.dropped.get(topic_id, ())
+    def copies(self, topic: Topic) -> Sequence[PartitionCopies]:
+        return [PartitionCopies((leader.node_id,), (leader.node_id,)) for leader in self.leaders(topic)]
 
     async def _change(self, decide: Callable[[], tuple[Changes, _Answer]]) -> _Answer:
         """Make a change durable, then visible. `decide` says on memory what it is, and may be called again.
@@ -432,16 +275,3 @@ class EmbeddedStore:
         self._seen = seen
         if visible:
             self._tell()
-
-    def _tell(self) -> None:
-        self._generation += 1
-        self._changed.set()
-        self._changed = trio.Event()
-
-
-def _of_topic(topic: Topic, *, deleting: bool = False) -> Changes:
-    return {records.topic_key(topic.topic_id): records.encode_topic(records.TopicRecord(topic, deleting))}
-
-
-def _is_together(topic: Topic) -> bool:
-    return topic.configs.get(_PLACEMENT) == _TOGETHER

@@ -1,12 +1,12 @@
 """What the node asks of the cluster: its identity, the topics, the leaders, the free ids.
 
-Everything that several nodes would have to agree on is asked here and nowhere else. Embedded, one node agrees with
-itself (`embedded`); clustered, the answers will come from etcd. Therefore:
+Everything that several nodes have to agree on is asked here and nowhere else. Embedded, one node agrees with itself
+(`embedded`); on several machines, the answers come from a stream that all of them fold (`replicated`). Therefore:
 
 * Reading is synchronous and comes from memory: handlers read on every request. An answer may be out of date by the time
   it is used, as it always is in a cluster; a leader epoch settles who is right.
-* Changing is asynchronous, and durable when it returns. A cancelled change may or may not have been made; asking again
-  is safe (`TopicExists` and `UnknownTopic` say so).
+* Changing is asynchronous, and durable when it returns. A change that was cancelled, or raised StorageFailure, may have
+  been made, or may yet be; asking again is safe (`TopicExists` and `UnknownTopic` say so).
 * `generation` grows with every change, so that a cache of encoded answers knows when it is stale.
 
 A topic is deleted in two phases. `delete_topic` takes it out of `topics()`, durably, and lists it in `deleting()`; the
@@ -71,6 +71,15 @@ class Leader(NamedTuple):
     leader_epoch: LeaderEpoch
 
 
+class PartitionCopies(NamedTuple):
+    """Which brokers have a copy of a log, by node id."""
+
+    replicas: tuple[int, ...]
+    """All that keep one, or are to: in order of preference for the next leader."""
+    in_sync: tuple[int, ...]
+    """Those that have all that was answered, as the leader sees them; the leader among them, if there is one."""
+
+
 class BrokerAddress(NamedTuple):
     """Where clients reach a broker of the cluster."""
 
@@ -105,8 +114,13 @@ class ClusterStore(Protocol):
         ...
 
     @property
+    def is_alone(self) -> bool:
+        """Whether this is the only broker: it leads every partition, and nobody else changes anything here."""
+        ...
+
+    @property
     def starts(self) -> int:
-        """How often this node has started, this time included: the leader epoch of all that it leads in this run."""
+        """The leader epoch of all that this node leads: on one machine, the count of its starts, this one included."""
         ...
 
     @property
@@ -143,8 +157,16 @@ class ClusterStore(Protocol):
         """The next change of `generation`. Get it before you look at what may change."""
         ...
 
+    async def run(self) -> None:
+        """Notice what others change; until cancelled. Raises StorageFailure, CorruptStorage."""
+        ...
+
+    async def notice(self) -> None:
+        """Know what others have changed, as far as no other machine has to be asked. Cheap: for each request."""
+        ...
+
     async def catch_up(self) -> None:
-        """Know all that other processes have changed before this call; else it is known soon after."""
+        """Know all that others have changed before this call; else it is known soon after."""
         ...
 
     def topics(self) -> Sequence[Topic]:
@@ -179,8 +201,21 @@ class ClusterStore(Protocol):
         """All brokers that have started so far, by node id. One that is down keeps its last address."""
         ...
 
+    @property
+    def controller_id(self) -> int:
+        """The node id of the broker that clients are to ask for topics and configs; -1 if there is none yet."""
+        ...
+
     def broker_of(self, shard: ShardNumber) -> int:
-        """The node id of the broker that serves the shard."""
+        """The node id of the broker that leads what is in the shard; -1 if no broker does yet."""
+        ...
+
+    def rack_of(self, node_id: int) -> str | None:
+        """The rack that the broker of this node id is in; None if it has not said."""
+        ...
+
+    def internal_address(self, shard: ShardNumber) -> tuple[str, int] | None:
+        """Host and port where the shard's broker listens for other brokers; None if that is not known yet."""
         ...
 
     def shard_of(self, log: LogId) -> ShardNumber | None:
@@ -188,7 +223,15 @@ class ClusterStore(Protocol):
         ...
 
     def leaders(self, topic: Topic) -> Sequence[Leader]:
-        """Who leads each partition of a topic that is served, in their order."""
+        """Who leads each partition of a topic that is served, in their order; by node id -1 if no broker does yet."""
+        ...
+
+    def copies(self, topic: Topic) -> Sequence[PartitionCopies]:
+        """Who has a copy of each partition of a topic that is served, in their order."""
+        ...
+
+    def copies_of(self, shard: ShardNumber) -> PartitionCopies:
+        """Who has a copy of what is in the shard."""
         ...
 
     async def create_topic(self, name: str, *, partitions: int, configs: Mapping[str, str], now_ms: int) -> Topic:

@@ -139,6 +139,11 @@ class _Stale(Enum):
     """The group has committed since its offsets were read."""
 
 
+def offsets_log_of(group: str, log_count: int) -> LogId:
+    """The offsets log, of `log_count`, that holds all offsets of `group`, and who is in it."""
+    return LogId.of_offsets(crc32c(group.encode()) % log_count)
+
+
 class CommittedOffsets:
     """The committed offsets of a shard's groups. `load` comes first, then `run` beside all else."""
 
@@ -170,7 +175,7 @@ class CommittedOffsets:
 
     def log_of(self, group: str) -> LogId:
         """The offsets log that holds all offsets of `group`."""
-        return LogId.of_offsets(crc32c(group.encode()) % self._storage.log_count)
+        return offsets_log_of(group, self._storage.log_count)
 
     def logs(self) -> Sequence[LogId]:
         """The offsets logs that are led here."""
@@ -195,7 +200,10 @@ class CommittedOffsets:
             raise CorruptStorage(
                 f"the journal of {log} holds offsets of {txid} that cannot be read: {error}"
             ) from error
-        for key in (entry.key for entry in entries):
+        for entry in entries:
+            if not isinstance(entry, OffsetEntry):
+                raise CorruptStorage(f"the journal of {log} holds the group {entry.group} in the transaction {txid}")
+            key = entry.key
             self._index.pend(log, txid, key.group, [(key.topic, key.partition)])
 
     # --- committing ---------------------------------------------------------------------------

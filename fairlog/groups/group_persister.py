@@ -1,12 +1,12 @@
-"""Brings what groups want kept to the store, and tells them when it is there.
+"""Brings what groups want kept to the offsets logs, and tells them when it is there.
 
-    Group ─▶ persist ─▶ due, by group: the newest wins ─▶ one commit for all that is due ─▶ told
+    Group ─▶ persist ─▶ due, by group: the newest wins ─▶ one write of all that is due ─▶ told
 
-While a commit is under way, what comes is gathered for the next: a hundred groups that rebalance together, as after a
-loss of the network, share a few commits. What a group wants kept takes the place of what it wanted before, which then
+While a write is under way, what comes is gathered for the next: a hundred groups that rebalance together, as after a
+loss of the network, share a few. What a group wants kept takes the place of what it wanted before, which then
 is never written, and nobody is told of it: a group goes by the newest.
 
-Not here: what is kept, and when (`machine.Group`); how (`persisted_group_store`).
+Not here: what is kept, and when (`machine.Group`); where (`groups_log`).
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import structlog
 import trio
 
 from fairlog.groups.persisted_group import PersistedGroup
-from fairlog_types import StorageFailure
 
 log = structlog.get_logger()
 
 Told = Callable[[bool], None]
-"""Called with whether it is kept, and on disk; otherwise the store has refused it, and holds what it held."""
+"""Called with whether it is kept, and durable. If not, it may be there at the next start all the same, or what was
+there before: nobody was told of it."""
 
 
 class Store(Protocol):
-    """What is needed of the store; `persisted_group_store.PersistedGroupStore` has it."""
+    """What is needed of the place where groups are kept; `groups_log.GroupsLog` has it."""
 
-    def write(self, changes: Mapping[str, PersistedGroup | None]) -> None: ...
+    async def write(self, changes: Mapping[str, PersistedGroup | None]) -> Mapping[str, str]: ...
 
 
 class GroupPersister:
@@ -41,7 +41,8 @@ class GroupPersister:
         self._writing: dict[str, tuple[PersistedGroup | None, Told]] = {}
         self._something_is_due = trio.Event()
         self._written = trio.Event()
-        self._refused = False
+        self._not_kept: dict[str, str] = {}
+        """Why, by group, for those whose last write failed."""
 
     def persist(self, group_id: str, group: PersistedGroup | None, told: Told) -> None:
         """Keep this of the group from now on, or (None) nothing. `told` is called on the event loop, once, unless
@@ -55,25 +56,24 @@ class GroupPersister:
             await self._written.wait()
 
     async def run(self) -> None:
-        """Write what is due, until cancelled; what is being written then is on disk, or refused, when this ends."""
+        """Write what is due, until cancelled; nobody is told of what is being written then."""
         while True:
             await self._something_is_due.wait()
             self._something_is_due = trio.Event()
             self._writing, self._due = self._due, {}
-            is_kept = await self._write({group_id: group for group_id, (group, _) in self._writing.items()})
+            not_kept = await self._store.write({group_id: group for group_id, (group, _) in self._writing.items()})
             written, self._writing = self._writing, {}
-            for _, told in written.values():
-                told(is_kept)
+            for group_id, (group, told) in written.items():
+                self._note(group_id, group, not_kept.get(group_id))
+                told(group_id not in not_kept)
             self._written.set()
             self._written = trio.Event()
 
-    async def _write(self, changes: Mapping[str, PersistedGroup | None]) -> bool:
-        try:
-            await trio.to_thread.run_sync(self._store.write, changes)
-        except StorageFailure as failure:
-            if not self._refused:  # once, not for each rebalance
-                log.warning("groups cannot be kept, and get no new assignments", reason=str(failure))
-            self._refused = True
-            return False
-        self._refused = False
-        return True
+    def _note(self, group_id: str, group: PersistedGroup | None, reason: str | None) -> None:
+        before = self._not_kept.pop(group_id, None)
+        if reason is None:
+            return
+        if reason != before and reason not in self._not_kept.values():  # once, not for each rebalance
+            log.warning("groups cannot be kept, and get no new assignments", group=group_id, reason=reason)
+        if group is not None:
+            self._not_kept[group_id] = reason

@@ -58,6 +58,7 @@ class GroupRefusal(Enum):
     UNSUPPORTED_ASSIGNOR = "there is no such server-side assignor"
     INVALID_REGEX = "the pattern of topics cannot be read, or is too large"
     ELSEWHERE = "another node coordinates the group: find the coordinator again"
+    LOADING = "this node has just become the group's coordinator: try again"
     LATE = "the request was delayed on an earlier connection of the member: ask again"
     STOPPING = "the node is stopping: find the coordinator again, and try again"
 

@@ -4,37 +4,24 @@ A `PersistedClassicGroup` is the whole of a generation: who is in it, what each 
 leader gave it. One without members tells nothing but the number of the last generation. A group of the new protocol
 (KIP-848) is kept as a `GroupSnapshot`; its record is read and written by `consumer.records`.
 
-    Group ──▶ GroupWrite ──▶ persister ──▶ encode_group ──▶ the store ──▶ decode_group ──▶ Group.resumed
+    Group ──▶ GroupWrite ──▶ persister ──▶ encode_group ──▶ offsets log ──▶ decode_group ──▶ Group.resumed
 
 A value that does not read back as what was written is `CorruptStorage`, never a guess.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import cast
 
 import cbor2
 
-from fairlog import cbor_records
+from datalog.offset_entries import name_digest
 from fairlog.cbor_records import load
 from fairlog.groups.consumer import records
 from fairlog.groups.consumer.values import GroupSnapshot
 from fairlog_types import CorruptStorage
-
-MAGIC = "fairlog-groups"
-VERSION = 2
-"""Version 1 has no groups of the new protocol, and is otherwise the same."""
-
-VERSIONS_READ = (1, VERSION)
-
-FORMAT_KEY = b"format"
-START_KEY = b"start"
-GROUP_PREFIX = b"group/"
-
-_DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,41 +65,6 @@ class GroupWrite:
     """None: nothing, the group is forgotten."""
 
 
-def encode_format() -> bytes:
-    return cbor_records.encode_format(MAGIC, VERSION)
-
-
-def decode_format(value: bytes) -> int:
-    """The version. Raises CorruptStorage if this is not the format record of such a store."""
-    return cbor_records.decode_format(value, MAGIC)
-
-
-def is_format(value: bytes) -> bool:
-    """Is this the format record of such a store, of any version?"""
-    try:
-        decode_format(value)
-    except CorruptStorage:
-        return False
-    return True
-
-
-def encode_start(start: int) -> bytes:
-    return cbor2.dumps(start)
-
-
-def decode_start(value: bytes) -> int:
-    match load(value, "start"):
-        case int(start) if start > 0:
-            return start
-        case _:
-            raise CorruptStorage("the record 'start' is not the number of a start")
-
-
-def group_key(group_id: str) -> bytes:
-    """A digest, because a group's id may be longer than an LMDB key (511 bytes)."""
-    return GROUP_PREFIX + blake2b(group_id.encode(), digest_size=_DIGEST_BYTES).digest()
-
-
 def encode_group(group_id: str, group: PersistedGroup) -> bytes:
     if isinstance(group, GroupSnapshot):
         return cbor2.dumps(records.to_record(group_id, group))
@@ -132,17 +84,20 @@ def encode_group(group_id: str, group: PersistedGroup) -> bytes:
     return cbor2.dumps([group_id, group.generation, group.protocol_type, group.protocol, group.leader_id, members])
 
 
-def decode_group(key: bytes, value: bytes) -> tuple[str, PersistedGroup]:
-    """Read a group's id and what is kept of it. Raises CorruptStorage if it is not what `encode_group` has written."""
-    name = f"group/{key.removeprefix(GROUP_PREFIX).hex()}"
+def decode_group(digest: bytes, value: bytes) -> tuple[str, PersistedGroup]:
+    """Read a group's id, which has that digest (`name_digest`), and what is kept of the group.
+
+    Raises CorruptStorage if this is not what `encode_group` has written.
+    """
+    name = f"group/{digest.hex()}"
     content = load(value, name)
     match content:
         case [str(group_id), int(generation), str(protocol_type), str(protocol), str(leader_id), list()] if (
-            generation > 0 and group_key(group_id) == key
+            generation > 0 and name_digest(group_id) == digest
         ):
             members = tuple(_member(line, name) for line in cast("list[list[object]]", content)[5])
             group = PersistedClassicGroup(generation, protocol_type, protocol, leader_id, members)
-        case [str(group_id), records.KIND, int(), int(), list(), list()] if group_key(group_id) == key:
+        case [str(group_id), records.KIND, int(), int(), list(), list()] if name_digest(group_id) == digest:
             return group_id, records.from_record(cast("list[object]", content), name)
         case _:
             raise CorruptStorage(f"the record {name} is not a group under its own key")
@@ -183,16 +138,6 @@ def _protocol(line: object, name: str) -> tuple[str, bytes]:
             return protocol, metadata
         case _:
             raise CorruptStorage(f"the record {name} has a member with a protocol that is none")
-
-
-def decode_store(content: Mapping[bytes, bytes]) -> dict[str, PersistedGroup]:
-    """What is kept, by group id, out of all records of a store. Raises CorruptStorage. An empty one keeps nothing."""
-    if content:
-        version = decode_format(content.get(FORMAT_KEY, b""))
-        if version not in VERSIONS_READ:
-            raise CorruptStorage(f"the store of groups' members has format {version}, and this program reads {VERSION}")
-        decode_start(content.get(START_KEY, b""))
-    return dict(decode_group(key, value) for key, value in content.items() if key.startswith(GROUP_PREFIX))
 
 
 def _holds_together(group: PersistedClassicGroup) -> bool:

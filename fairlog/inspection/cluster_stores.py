@@ -18,10 +18,11 @@ _ANY_SHARDS = 1 << 63
 
 def show_cluster_store(file: LmdbFile) -> Iterator[Line]:
     """All records, in the order of their keys."""
-    return show_small_store("cluster store", file, _show)
+    return show_small_store("cluster store", file, show_record)
 
 
-def _show(key: bytes, value: bytes) -> Line:
+def show_record(key: bytes, value: bytes) -> Line:
+    """A record of a store on one machine. Raises CorruptStorage, and what cbor2 raises."""
     if key == records.FORMAT_KEY:
         return Line("format", {"version": records.decode_format(value)})
     if key == records.NODE_KEY:

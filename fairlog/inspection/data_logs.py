@@ -12,6 +12,7 @@ from datalog.offset_entries import MalformedEntries, decode_offset_entry
 from datalog.stored import StoredLogs, parse_log_untrusted
 from fairlog.inspection.batches import show_batch
 from fairlog.inspection.lines import Line
+from fairlog.inspection.persisted_groups import show_group
 from fairlog.inspection.segments import Selection
 from fairlog_types import CorruptStorage, LogId, LogKind
 from partition.producer_window import ProducerWindow
@@ -60,6 +61,7 @@ def show_data_logs(file: LmdbFile, selection: Selection) -> Iterator[Line]:
     yield from _show_cuts(logs, numbers)
     yield from _show_transactions(logs, numbers)
     yield from _show_offsets(logs, numbers, selection)
+    yield from _show_groups(logs, numbers, selection)
     for log, record in found:
         yield Line("log", {"log": log, **{name: getattr(record, name) for name in record.__slots__}})
         if log.kind == LogKind.TOPIC.value:
@@ -168,3 +170,19 @@ def _show_offsets(logs: StoredLogs, numbers: dict[int, LogId], selection: Select
             yield Line("committed offset", {"log": log, "key": entry.key, "value": entry.value})
     except DamagedPage as error:
         yield Line("table of committed offsets", {}, str(error))
+
+
+def _show_groups(logs: StoredLogs, numbers: dict[int, LogId], selection: Selection) -> Iterator[Line]:
+    try:
+        for count, item in enumerate(logs.table(layout.GROUPS)):
+            if count == selection.count:
+                return
+            log = numbers.get(int.from_bytes(item.key[:4], "big"))
+            try:
+                digest = layout.decode_group_key(item.key)
+            except DamagedValue as error:
+                yield Line("group", {"log": log}, f"byte {item.at}: {error}")
+                continue
+            yield show_group(log, digest, bytes(item.value), item.at)
+    except DamagedPage as error:
+        yield Line("table of groups", {}, str(error))

@@ -6,22 +6,25 @@ may contain the witness that this one's tail was on disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from datalog.lmdb_pages import DamagedPage, LmdbFile, is_lmdb_untrusted
 from datalog.snapshot import lmdb_snapshot
 from fairlog.cluster import records
-from fairlog.groups import persisted_group
+from fairlog.cluster.metadata_content import COPY_KEY
+from fairlog.data_directory import CLUSTER, METADATA
 from fairlog.inspection.cluster_stores import show_cluster_store
 from fairlog.inspection.data_logs import show_data_logs
 from fairlog.inspection.lines import Line
-from fairlog.inspection.persisted_groups import show_persisted_groups
+from fairlog.inspection.metadata_copies import show_metadata_copy
 from fairlog.inspection.segments import Selection, durable_elsewhere, show_segment
+from fairlog.inspection.stream_marks import show_stream_mark
 from fairlog_types import CorruptStorage, JournalPosition, LogKind
 from journal.segment import NEW_SUFFIX, SUFFIX, BadHeader, JournalKind, base_of, decode_segment_header_untrusted
 from journal.segment_scan import hear_spares, list_files
+from shard.stream_mark import MAGIC as MARK
 
 _HEAD_BYTES = 64
 
@@ -33,14 +36,16 @@ class NotInspectable(Exception):
 def inspect_file(path: Path, selection: Selection) -> Iterator[Line]:
     """Everything in the file, in its order. Raises NotInspectable; StorageFailure and OSError if the disk refuses."""
     if path.is_dir():
-        raise NotInspectable(f"{path} is a directory: name a file, a segment ({SUFFIX}) or a data.mdb")
+        raise NotInspectable(f"{path} is a directory: name a file, a segment ({SUFFIX}), a data.mdb or a stream-mark")
     head = _head(path)
     if path.suffix in (SUFFIX, NEW_SUFFIX) or head.startswith(b"FAIRJNL"):
         yield from _inspect_segment(path, selection)
     elif path.name == "data.mdb" or is_lmdb_untrusted(head):
         yield from _inspect_lmdb(path, selection)
+    elif head.startswith(MARK):
+        yield show_stream_mark(path.read_bytes())
     else:
-        raise NotInspectable(f"{path} is neither a journal's segment nor an LMDB file")
+        raise NotInspectable(f"{path} is neither a journal's segment nor an LMDB file, nor the mark of a stream")
 
 
 def _head(path: Path) -> bytes:
@@ -70,28 +75,19 @@ def _inspect_lmdb(path: Path, selection: Selection) -> Iterator[Line]:
         with lmdb_snapshot(path) as file:
             if file is None:
                 yield Line("an empty file: a crash in its making, or nothing was ever in it")
-            elif (store := _small_store(path, file.unread())) is not None:
-                yield from _SMALL_STORES[store](file)
+            elif _has_record(path, file.unread(), COPY_KEY, METADATA):
+                yield from show_metadata_copy(file)
+            elif _has_record(path, file.unread(), records.FORMAT_KEY, CLUSTER):
+                yield from show_cluster_store(file)
             else:
                 yield from show_data_logs(file, selection)
     except CorruptStorage as error:
         yield Line("LMDB file", {"bytes": path.stat().st_size}, str(error).removeprefix(f"{path}: "))
 
 
-_SMALL_STORES: Mapping[str, Callable[[LmdbFile], Iterator[Line]]] = {
-    "cluster": show_cluster_store,
-    "groups": show_persisted_groups,
-}
-"""By the directory in which a node has them."""
-
-
-def _small_store(path: Path, file: LmdbFile) -> str | None:
-    """Which of them: by its main tree, which has records and no databases; by its directory if that cannot be read."""
+def _has_record(path: Path, file: LmdbFile, key: bytes, directory: str) -> bool:
+    """By its main tree, which has records and no databases; by its directory if that cannot be read."""
     try:
-        for item in file.items(file.meta.main):
-            if item.key == records.FORMAT_KEY and item.tree is None:
-                return "groups" if persisted_group.is_format(bytes(item.value)) else "cluster"
+        return any(item.key == key and item.tree is None for item in file.items(file.meta.main))
     except DamagedPage:
-        name = path.resolve().parent.name
-        return name if name in _SMALL_STORES else None
-    return None
+        return path.resolve().parent.name == directory

@@ -21,6 +21,7 @@ _LOCAL = {
     7: "open batch",
     8: "marker",
     9: "prepared",
+    10: "start",
 }
 _GROUP = {
     1: "producer",

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from datalog.offset_entries import MalformedEntries, decode_offset_entries
+from datalog.offset_entries import GroupEntry, MalformedEntries, decode_offset_entries
 from fairlog.inspection.batches import show_batch
 from fairlog.inspection.lines import Line
+from fairlog.inspection.persisted_groups import show_group_entry
 from fairlog.inspection.records import kind_in_words, record_fields
 from fairlog_types import CorruptStorage, JournalPosition
 from journal.frame import Buffer, Frame, decode_frame_untrusted
@@ -147,7 +148,10 @@ def _show_frame(header: SegmentHeader, frame: Frame, offsets_log: bool, selectio
         yield Line("committed offsets", {}, f"byte {payload_byte}: {error}", 1)
         return
     for entry in entries if selection.records else ():
-        yield Line("committed offset", {"key": entry.key, "value": entry.value}, None, 1)
+        if isinstance(entry, GroupEntry):
+            yield show_group_entry(entry, payload_byte)
+        else:
+            yield Line("committed offset", {"key": entry.key, "value": entry.value}, None, 1)
 
 
 def _hole_line(header: SegmentHeader, tail: Tail, sealed: bool) -> Line:

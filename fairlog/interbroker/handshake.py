@@ -12,7 +12,8 @@ the other direction, or for another shard, and the secret itself is never sent. 
 same, under a third name (`sealing`).
 
 A tool of the data directory, which is no shard, connects under the number TOOL. It is answered on its own connection,
-so there is a second key, for the other direction.
+so there is a second key, for the other direction. So is a node that wants a copy of the shard, which connects under the
+number JOINING.
 
 A side that finds something wrong says its own part up to there, and closes. The other side finds the same, and both
 name it.
@@ -36,6 +37,9 @@ VERSION = 2
 
 TOOL = ShardNumber(2**32 - 1)
 """In place of a shard's number: whoever can read the directory's secret, and is none of its processes."""
+
+JOINING = ShardNumber(2**32 - 2)
+"""In place of a shard's number: another node of the cluster, which wants a copy of the shard."""
 
 MAGIC = b"FLIB"
 NONCE_BYTES = 32
@@ -84,7 +88,7 @@ class Handshake(ABC):
         self.session_key: bytes | None = None
         """Of the frames that the connecting side sends; None until both sides have proved themselves."""
         self.answer_key: bytes | None = None
-        """Of those that the accepting side sends, to a tool; None until then, too."""
+        """Of those that the accepting side sends, to a tool or a node that joins; None until then, too."""
 
     @abstractmethod
     def begin(self) -> bytes:
@@ -175,7 +179,7 @@ class Connecting(Handshake):
 
 
 class Accepting(Handshake):
-    """The side that was connected to, by one of `others`: shards, and TOOL if tools are heard."""
+    """The side that was connected to, by one of `others`: shards, TOOL if tools are heard, JOINING if it has a copy."""
 
     def __init__(self, own: Identity, others: Collection[ShardNumber], nonce: bytes) -> None:
         super().__init__(own, nonce)
@@ -210,7 +214,7 @@ class Accepting(Handshake):
         if shard not in self._others:
             raise Refused(
                 f"it is shard {shard}, which this process has no business with: the data directory has shards "
-                f"{', '.join(map(str, sorted({*self._others, self._own.shard} - {TOOL})))}; "
+                f"{', '.join(map(str, sorted({*self._others, self._own.shard} - {TOOL, JOINING})))}; "
                 "restart the whole node, so that all know the same shards",
                 said,
             )

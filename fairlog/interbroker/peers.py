@@ -5,8 +5,8 @@
 
 Each direction has a connection of its own: what A sends to B goes over the one that A has opened, so nobody has to
 settle which of two is the right one. A side keeps opening it, with a short pause, and asks for the address each time: a
-process that was restarted has another port. A peer that connects is there, so its pause ends at once. A second
-connection of the same peer takes the place of the first.
+process that was restarted has another port, and a shard may be another node's by now. A peer that connects is there, so
+its pause ends at once. A second connection of the same peer takes the place of the first.
 
 What is sent while there is no connection, or no room in its queue, is dropped; so is what was queued when it broke.
 `shard.links` says it again, at once if `connected` has it do so.
@@ -15,31 +15,32 @@ Whoever has not proved that it knows the secret (`handshake`) can take up HANDSH
 which the oldest is given up for a new one, and 142 bytes. Afterwards a peer that sends something else than frames of
 this connection is disconnected, with a line in the log.
 
-A tool may connect, too, if it is to be served (`serving_tools`): it is none of the peers, and there may be several.
+A tool may connect, too, if it is to be served (`serving_tools`), and so may a node that joins the cluster and wants a
+copy of the shard (`giving_copies`): these are none of the peers, and there may be several.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 
 import structlog
 import trio
 
+from fairlog.cluster.interface import Notice
 from fairlog.edge.frames import FrameReader
 from fairlog.edge.log_limiter import LogLimiter
 from fairlog.edge.malformed import Malformed
 from fairlog.edge.sending import taken_at_once
 from fairlog.interbroker.codec import MESSAGE_BYTES_MAX, decode_untrusted, encode
-from fairlog.interbroker.handshake import NONCE_BYTES, TOOL, Accepting, Connecting, Handshake, Identity, Refused
+from fairlog.interbroker.giving_copies import GivesCopies, serve_joining
+from fairlog.interbroker.handshake import JOINING, NONCE_BYTES, TOOL, Accepting, Connecting, Identity, Refused
 from fairlog.interbroker.sealing import TAG_BYTES, Opener, Sealer
 from fairlog.interbroker.serving_tools import WhileAllHold, serve_tool
+from fairlog.interbroker.shaking_hands import HANDSHAKE_S, shake_hands
 from fairlog_types import ShardNumber
 from shard.conversation import Message
-
-HANDSHAKE_S = 5.0
-"""For the connection and the handshake together, which take a millisecond."""
 
 STRANGERS_MAX = 32
 """Connections whose handshake is not finished."""
@@ -70,19 +71,25 @@ class Peers:
         *,
         connected: Callable[[ShardNumber], None] = lambda _shard: None,
         disconnected: Callable[[ShardNumber], None] = lambda _shard: None,
+        moved: Callable[[], Notice] | None = None,
         while_all_hold: WhileAllHold | None = None,
+        giver: GivesCopies | None = None,
     ) -> None:
         """`address_of` is where a shard's process listens now, None while nobody knows. `receive` gets each message
         and who sent it; `connected` is called when messages can be sent to a shard, again after each break, and
         `disconnected` when they cannot: at a break, and after each attempt to connect. None of them may raise: that is
-        our bug, and ends `run`. `while_all_hold` is what tools are served with; None: they are not.
+        our bug, and ends `run`. `moved` is the next time that an address may have become another one: the connection
+        to the old one is given up then. `while_all_hold` is what tools are served with; None: they are not. `giver`
+        gives copies of the shard to nodes that join; None: they get none here.
         """
         self._own = Identity(shard, cluster_id, secret)
         self._address_of = address_of
         self._receive = receive
         self._connected = connected
         self._disconnected = disconnected
+        self._moved = moved
         self._while_all_hold = while_all_hold
+        self._giver = giver
         self._outgoing: dict[ShardNumber, _Outgoing] = {}
         """Connections over which messages can be sent."""
         self._incoming: dict[ShardNumber, trio.CancelScope] = {}
@@ -152,13 +159,32 @@ class Peers:
         """Write to the shard until the connection ends: None then; why not, if there was none."""
         address = self._address_of(shard)
         if address is None:
-            return "its process has not said where it listens"
+            return "it is not known where its process listens"
+        if self._moved is None:
+            return await self._connect_and_write_to(shard, address)
+        reason = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._leave_when_moved, shard, address, self._moved, nursery.cancel_scope)
+            reason = await self._connect_and_write_to(shard, address)
+            nursery.cancel_scope.cancel()
+        return reason
+
+    async def _leave_when_moved(
+        self, shard: ShardNumber, address: tuple[str, int], moved: Callable[[], Notice], scope: trio.CancelScope
+    ) -> None:
+        while True:
+            notice = moved()
+            if self._address_of(shard) not in (address, None):
+                scope.cancel()
+            await notice.wait()
+
+    async def _connect_and_write_to(self, shard: ShardNumber, address: tuple[str, int]) -> str | None:
         stream: trio.SocketStream | None = None
         try:
             handshake = Connecting(self._own, shard, secrets.token_bytes(NONCE_BYTES))
             with trio.move_on_after(HANDSHAKE_S):
                 stream = await trio.open_tcp_stream(*address)
-                await _shake_hands(stream, handshake)
+                await shake_hands(stream, handshake)
             if stream is None or handshake.session_key is None:
                 return f"no connection and handshake within {HANDSHAKE_S:g} s"
             await self._write(shard, stream, handshake.session_key)
@@ -191,37 +217,45 @@ class Peers:
 
     async def _serve(self, stream: trio.SocketStream, others: frozenset[ShardNumber]) -> None:
         host = _host_of(stream)
-        heard = others if self._while_all_hold is None else others | {TOOL}
-        handshake = Accepting(self._own, heard, secrets.token_bytes(NONCE_BYTES))
+        tools = set[ShardNumber]() if self._while_all_hold is None else {TOOL}
+        joining = set[ShardNumber]() if self._giver is None else {JOINING}
+        handshake = Accepting(self._own, others | tools | joining, secrets.token_bytes(NONCE_BYTES))
         try:
             with trio.move_on_after(HANDSHAKE_S) as scope:
                 if len(self._strangers) >= STRANGERS_MAX:
                     next(iter(self._strangers)).cancel()
                 self._strangers[scope] = None
                 try:
-                    await _shake_hands(stream, handshake)
+                    await shake_hands(stream, handshake)
                 finally:
                     del self._strangers[scope]
             if handshake.session_key is None:
                 self._warn(host, "a connection to the brokers' listener was closed", reason="no handshake in time")
                 return
-            if handshake.peer != TOOL:
+            if handshake.peer not in (TOOL, JOINING):
                 await self._read(handshake.peer, stream, Opener(handshake.session_key))
                 return
-            assert self._while_all_hold is not None
             assert handshake.answer_key is not None
+            session_key, answer_key = handshake.session_key, handshake.answer_key
+            if handshake.peer == JOINING:
+                assert self._giver is not None
+                await serve_joining(stream, session_key=session_key, answer_key=answer_key, giver=self._giver)
+                return
+            assert self._while_all_hold is not None
             await serve_tool(
-                stream,
-                session_key=handshake.session_key,
-                answer_key=handshake.answer_key,
-                while_all_hold=self._while_all_hold,
+                stream, session_key=session_key, answer_key=answer_key, while_all_hold=self._while_all_hold
             )
         except Refused as refused:
+            if not others:  # the shard's owner was expected here, and it is on another node by now
+                log.debug("a connection to the brokers' listener was refused", peer=host, reason=str(refused))
+                return
             self._warn(host, "a connection to the brokers' listener was refused", peer=host, reason=str(refused))
         except Malformed as malformed:
             self._warn(host, "malformed message of a shard or tool", reason=str(malformed), action="connection closed")
         except trio.BrokenResourceError:
             pass
+        except OSError as error:
+            self._warn(host, "a connection to the brokers' listener has failed", peer=host, reason=str(error))
         finally:
             await trio.aclose_forcefully(stream)
 
@@ -281,32 +315,6 @@ class _Outgoing:
                 data, self._queue = b"".join(self._queue), []
                 await self._stream.send_all(data)
                 self._bytes -= len(data)
-
-
-async def _shake_hands(stream: trio.SocketStream, handshake: Handshake) -> None:
-    """Raises Refused, trio.BrokenResourceError."""
-    await stream.send_all(handshake.begin())
-    while handshake.expects:
-        heard = await _receive_exactly(stream, handshake.expects)
-        refused: Refused | None = None
-        try:
-            said = handshake.hear(heard)
-        except Refused as error:
-            refused, said = error, error.last_words
-        with suppress(trio.BrokenResourceError) if refused else nullcontext():
-            await stream.send_all(said)
-        if refused:
-            raise refused
-
-
-async def _receive_exactly(stream: trio.SocketStream, size: int) -> bytes:
-    received = b""
-    while len(received) < size:
-        more = await stream.receive_some(size - len(received))
-        if not more:
-            raise trio.BrokenResourceError("the other side has closed the connection within the handshake")
-        received += more
-    return received
 
 
 def _host_of(stream: trio.SocketStream) -> str:

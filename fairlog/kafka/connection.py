@@ -362,6 +362,9 @@ class Connection:
                     self._all_answered = None
 
     async def _send(self, started: Started, answer: Answer, room: AnswerRoom | None) -> None:
+        """Raises HangUp if the broker is to say nothing any more, trio.BrokenResourceError."""
+        if self._router.has_ended():
+            raise HangUp("another node owns the shard by now, or has to become its owner")
         if room is not None:
             room.sending(self._cut)
         length = sum(map(len, answer))

@@ -192,6 +192,7 @@ GROUP_REFUSALS: dict[GroupRefusal, ErrorCode] = {
     GroupRefusal.INVALID_REGEX: ErrorCode.INVALID_REGULAR_EXPRESSION,
     GroupRefusal.LATE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     GroupRefusal.ELSEWHERE: ErrorCode.NOT_COORDINATOR,
+    GroupRefusal.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     # These pass, NOT_KEPT with a restart, and every client asks for the coordinator again, and then once more.
     GroupRefusal.NO_ROOM: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     GroupRefusal.NOT_KEPT: ErrorCode.COORDINATOR_NOT_AVAILABLE,

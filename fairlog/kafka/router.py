@@ -59,6 +59,8 @@ class Router:
         self.answers = AnswerBudget()
         """For all connections."""
         self.fetch_sessions = FetchSessionCache(broker.settings.requests.fetch_session_cache_slots)
+        self.has_ended = broker.has_ended
+        """Whether no answer is sent any more."""
         self._statistics = {key: ApiStatistics(api.name) for key, api in self._apis.items()}
         self.statistics = EdgeStatistics(self._statistics)
 
@@ -122,7 +124,7 @@ class Router:
             statistics.errors,
         )
         if not self._is_alone:
-            await self._broker.cluster.catch_up()
+            await self._broker.cluster.notice()
         reply = await api.handle(context, request)
         header = Writer(flexible=flexible and api.answer_header_tagged)
         header.int32(correlation_id)

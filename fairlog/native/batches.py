@@ -7,7 +7,8 @@ the batch or not at all. Each try has an attempt number of its own, the request'
 has gone leaves nothing in the lane of the next one. If another broker has the group, it writes them.
 
 With several brokers a sink belongs to one of them: that which coordinates its lanes' transactional ids. The others
-refuse what is about it, and say which one it is. `sinks` tells those of the broker that is asked.
+refuse what is about it, and say which one it is. `sinks` tells those of the broker that is asked. While the engine of
+several machines is away, all ops but `sinks` are refused at once, as new writes in Kafka's protocol are.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from fairlog.broker import Broker
 from fairlog.groups.interface import is_group_id
 from fairlog.groups.offset_values import NewOffset, Sender, TransactionalProducer
 from fairlog.groups.offsets_for_others import in_use, not_taken
-from fairlog.native.calls import Call, log_of
+from fairlog.native.calls import Call, have_others_asked, log_of
 from fairlog.native.messages import NUMBER_MAX, PARTITION_MAX, Arguments, Refused, Result
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, LogKind, Placement
 from shard.offset_messages import OffsetsRefused, WhyNotWritten
@@ -57,7 +58,7 @@ async def join(call: Call) -> Result:
     sink, query, run, batch = _batch(arguments)
     lane = Lane(sink, query, run, batch, arguments.number("partition", most=PARTITION_MAX), arguments.number("attempt"))
     arguments.end()
-    _require_here(call.broker, sink)
+    _require_writable(call.broker, sink)
     match await call.broker.coordinator.join_batch(lane):
         case LaneGranted(transactional_id):
             return {"transactional_id": transactional_id}
@@ -75,7 +76,7 @@ async def commit(call: Call) -> Result:
     offsets = _offsets(arguments.fields("offsets")) if arguments.has("offsets") else None
     planned_ms = arguments.number("planned_ms") if arguments.has("planned_ms") else None
     arguments.end()
-    _require_here(call.broker, sink)
+    _require_writable(call.broker, sink)
     if not call.broker.is_alone:
         await call.broker.cluster.catch_up()  # another broker may have made a topic a moment ago
     producer = None
@@ -98,7 +99,7 @@ async def commit(call: Call) -> Result:
 async def abort(call: Call) -> Result:
     sink, query, run, batch = _batch(call.arguments)
     call.arguments.end()
-    _require_here(call.broker, sink)
+    _require_writable(call.broker, sink)
     _raise_if_refused(await call.broker.coordinator.abort_batch(sink, query, run, batch))
     return {}
 
@@ -108,14 +109,14 @@ async def sinks(call: Call) -> Result:
     broker = call.broker
     found: dict[str, object] = {"sinks": [_described(broker, sink) for sink in broker.coordinator.sinks()]}
     if not broker.is_alone:
-        found["others"] = [[it.node_id, it.host, it.port] for it in broker.brokers() if it.node_id != broker.node_id]
+        found["others"] = [[it.node_id, it.host, it.port] for it in broker.brokers() if not broker.is_at(it)]
     return found
 
 
 async def forget(call: Call) -> Result:
     sink = call.arguments.text("sink")
     call.arguments.end()
-    _require_here(call.broker, sink)
+    _require_writable(call.broker, sink)
     _raise_if_refused(await call.broker.coordinator.forget_sink(sink))
     return {}
 
@@ -124,13 +125,19 @@ def _batch(arguments: Arguments) -> tuple[str, str, str, int]:
     return arguments.text("sink"), arguments.text("query"), arguments.text("run"), arguments.number("batch")
 
 
-def _require_here(broker: Broker, sink: str) -> None:
-    """Raises Refused if another broker has the sink. All its lanes are of one group, so one id stands for them all."""
+def _require_writable(broker: Broker, sink: str) -> None:
+    """Raises Refused if another broker has the sink, or nothing can be written of it here now; HangUp.
+
+    All lanes of a sink are of one group, so one id stands for them all.
+    """
     any_lane = lane_id(sink, 0)
     if broker.coordinates(any_lane):
+        if broker.appends_wait():
+            raise Refused("not-available", f"sink {sink!r}: the replicated log does not answer: ask again")
         return
     there = broker.coordinator_of(any_lane)
-    if there is None:
+    if there is None or broker.is_at(there):  # this one does not serve the shard yet, or no more
+        have_others_asked(broker)
         raise Refused("not-available", f"the broker of sink {sink!r} has not started yet: ask again")
     sentence = f"sink {sink!r} is at broker {there.node_id}, {there.host}:{there.port}: ask there"
     raise Refused("not-coordinator", sentence, {"host": there.host, "port": there.port})

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from fairlog.broker import Broker
 from fairlog.cluster.interface import Topic
-from fairlog.native.messages import Arguments, Refused, Result
+from fairlog.native.messages import Arguments, HangUp, Refused, Result
 from fairlog_types import LogId
 
 
@@ -25,7 +25,17 @@ class Call:
 
 
 Op: TypeAlias = Callable[[Call], Awaitable[Result]]
-"""Carries out a request. Raises Refused, or StorageFailure, which means without effect."""
+"""Carries out a request. Raises Refused, HangUp, or StorageFailure, which means without effect."""
+
+
+def have_others_asked(broker: Broker) -> None:
+    """Raises HangUp if this broker knows of no other owner of its shard than itself, and may be wrong.
+
+    Who has given up a shard while the engine is silent would have clients ask here again and again. When the connection
+    is closed, they ask another broker.
+    """
+    if broker.may_be_told_of_itself and not broker.opens():
+        raise HangUp("the node does not know who owns the shard, for the replicated log does not answer")
 
 
 def topic_of(broker: Broker, name: str) -> Topic:

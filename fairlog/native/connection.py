@@ -36,6 +36,7 @@ from fairlog.native.messages import (
     FRAME_BYTES_MAX,
     PREAMBLE,
     Arguments,
+    HangUp,
     Refused,
     Request,
     encode_refusal,
@@ -176,6 +177,12 @@ class NativeConnection:
         except Exception:
             statistics.failed += 1
             raise
+        if self._served.broker.has_ended():
+            return False  # what is known here may not be so any more: another node answers
+        if isinstance(answer, HangUp):
+            statistics.failed += 1
+            self._closed("request without an answer", str(answer))
+            return False
         if answer is None:
             event = "request given up: its client is gone"
             more = self._admit_line(event)
@@ -187,18 +194,20 @@ class NativeConnection:
         await self._send_frame(answer)
         return True
 
-    async def _carry_out_unless_gone(self, op: Op, request: Request, statistics: ApiStatistics) -> bytes | None:
+    async def _carry_out_unless_gone(
+        self, op: Op, request: Request, statistics: ApiStatistics
+    ) -> bytes | HangUp | None:
         """The answer; None if the client has gone and the request is given up: it has had its effect or not."""
         if self._socket is None:
             return await self._carry_out(op, request, statistics)
-        answer: bytes | None = None
+        answer: bytes | HangUp | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_when_gone, self._socket, nursery.cancel_scope)
             answer = await self._carry_out(op, request, statistics)
             nursery.cancel_scope.cancel()
         return answer
 
-    async def _carry_out(self, op: Op, request: Request, statistics: ApiStatistics) -> bytes:
+    async def _carry_out(self, op: Op, request: Request, statistics: ApiStatistics) -> bytes | HangUp:
         call = Call(
             self._served.broker,
             Arguments(request.op, request.arguments),
@@ -207,6 +216,8 @@ class NativeConnection:
         )
         try:
             return encode_result(request, await op(call))
+        except HangUp as hang_up:
+            return hang_up
         except Refused as refused:
             kind, sentence, more = refused.kind, refused.sentence, refused.more
         except StorageFailure as failure:

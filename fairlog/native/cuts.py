@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 import trio
 
 from fairlog.broker import Broker
-from fairlog.native.calls import Call, log_of, topic_of
+from fairlog.native.calls import Call, have_others_asked, log_of, topic_of
 from fairlog.native.messages import Refused, Result
 from fairlog.reading import cuts
 from fairlog_types import LogId, Offset
@@ -43,6 +43,7 @@ async def cut(call: Call) -> Result:
     starts = _starts(call, selected) if arguments.has("starts") else dict[LogId, Offset]()
     records_max = arguments.number("limit", least=1) if arguments.has("limit") else None
     arguments.end()
+    _require_owner(call.broker)
     if not call.broker.is_alone and len(selected) > OVER_SHARDS_MAX:
         raise Refused("too-large", f"cut: {len(selected)} partitions; over several processes at most {OVER_SHARDS_MAX}")
     found = await _cut(call.broker, selected, starts, records_max)
@@ -55,6 +56,21 @@ async def cut(call: Call) -> Result:
         rows.append([topic, partition, *found[log]])
         topic_ids[topic] = log.topic
     return {"partitions": rows, "topic_ids": topic_ids}
+
+
+def _require_owner(broker: Broker) -> None:
+    """Raises Refused if this broker owns no shard: those that do are in touch with each other, any of them cuts.
+
+    Raises HangUp if it may have been told so of itself alone.
+    """
+    if broker.owns:
+        return
+    there = broker.taker_of_cuts
+    if there is None or broker.is_at(there):  # this one does not serve the shard yet, or no more
+        have_others_asked(broker)
+        raise Refused("not-copied", "cut: a shard has no owner at the moment: ask again")
+    sentence = f"cuts are taken at broker {there.node_id}, {there.host}:{there.port}: ask there"
+    raise Refused("not-coordinator", sentence, {"host": there.host, "port": there.port})
 
 
 async def _cut(

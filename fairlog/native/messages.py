@@ -46,6 +46,10 @@ class Refused(Exception):
         """What programs need besides the kind."""
 
 
+class HangUp(Exception):
+    """The connection is closed without an answer, so that the client asks another broker. The message is logged."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     id: int

@@ -26,8 +26,7 @@ from typing import Protocol, TypeVar
 
 import trio
 
-from datalog.interface import DataLogs
-from fairlog.broker import Broker, Partitions
+from fairlog.broker import Broker, Partitions, ReadDataLogs
 from fairlog.reading.plan import LogRead, Problem, ReadPlan
 from fairlog.reading.watchlist import WatchedLog, Watchlist
 from fairlog_types import Offset
@@ -82,7 +81,7 @@ async def read(
     None: the turn ended meanwhile. Raises CorruptStorage, StorageFailure. Cancelled, or after an error: the list has
     lost track of what was pending, and whoever goes on with it makes all its logs pending again.
     """
-    turn, partitions = logs.turn, broker.partitions
+    turn, partitions = logs.turn, broker.readable
     reads: dict[W, R] = {}
     waited_out = False
     while True:
@@ -152,7 +151,7 @@ def _watch(partitions: Partitions, logs: Watchlist[W], followed: W, part: LogRea
         logs.pending[followed] = None
 
 
-async def _read_parts(data_logs: DataLogs, parts: Sequence[LogRead], plan: ReadPlan, room: Room) -> None:
+async def _read_parts(data_logs: ReadDataLogs, parts: Sequence[LogRead], plan: ReadPlan, room: Room) -> None:
     wanted = plan.wanted(parts)
     plan.grant(await room.take(wanted), wanted=wanted)
     requests, bytes_max = plan.requests(parts)

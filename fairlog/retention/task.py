@@ -35,6 +35,7 @@ from fairlog.retention.deletion import Limits, start_within
 from fairlog.retention.statistics import RetentionStatistics
 from fairlog.topic_configs import CleanupPolicy
 from fairlog_types import CorruptStorage, LogId, Offset, StorageFailure
+from journal.journal import NoRoom as NoRoomInJournal
 from shard.shard import Shard
 
 logger = structlog.get_logger("fairlog.retention")
@@ -82,7 +83,7 @@ class Retention:
             if self._shard.failure is None:
                 try:
                     await make_round()
-                except (NoRoom, OSError) as failure:
+                except (NoRoom, NoRoomInJournal, OSError) as failure:
                     self.statistics.postponed_rounds += 1
                     logger.warning("retention postponed", reason=str(failure))
                 except StorageFailure as failure:
@@ -121,7 +122,7 @@ class Retention:
             return
         if partition.has_remains:
             # A stop, a full disk or a client's time-out in the middle of a deletion has left them.
-            await partition.delete_before(Offset(0))
+            await partition.sweep()
         while (limits := self._limits(topic.topic_id)).any:
             looked = await trio.to_thread.run_sync(self._look, log, limiter=self._limiter)
             if looked is None:

@@ -10,6 +10,7 @@
     staged          what stands beyond a log's end is what a copy has staged there             2, 4
     copies          the data log holds what the journal still holds, once and unchanged        4
     committed_offsets   the table of committed offsets can be read
+    persisted_groups    so can that of the members of consumer groups
     transactions    group journals against all logs: once, whole, in commit order              5, 6, 7
     sink_commits    the batches of sinks: once, in order, all lanes as one                   3, 5, 7
     rules           what is asked of which log: here stand the documented exceptions

@@ -52,6 +52,9 @@ class Inventory:
     """The node was stopped in good order: nothing is left half done."""
     has_journals: bool
     """False for a backup."""
+    knows_all_topics: bool = True
+    """Logs of topics that are not named are nobody's. False of what a node of several machines has: it hears of the
+    metadata and of the shards' streams at different times."""
 
 
 def check_inventory(found: Inventory) -> Iterator[Violation]:
@@ -108,7 +111,7 @@ def _check_data_logs(found: Inventory, shard: ShardInventory, known: set[LogId])
     numbers: dict[int, LogId] = {}
     for log, record in shard.records.items():
         where = f"data log {log}"
-        if log.kind == LogKind.TOPIC.value and log not in known and found.has_journals:
+        if log.kind == LogKind.TOPIC.value and log not in known and found.has_journals and found.knows_all_topics:
             yield Violation(where, "belongs to no topic of the cluster store")
         if (other := numbers.setdefault(record.number, log)) != log:
             yield Violation(where, f"has the number {record.number}, which is {other}'s")
@@ -134,7 +137,8 @@ def _check_journals(
         if log is None:
             yield Violation(where, "is the journal of no log")
         elif log.kind == LogKind.TOPIC.value and log not in served | leaving:
-            yield Violation(where, "is a journal of no topic of the cluster store")
+            if found.knows_all_topics:
+                yield Violation(where, "is a journal of no topic of the cluster store")
         elif log not in shard.records and log not in leaving:
             yield Violation(where, "is a journal without a data log")
     count = found.group_journal_count

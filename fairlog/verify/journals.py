@@ -3,7 +3,8 @@
     journal.start ≤ replay from ≤ copied through ≤ journal.end        (invariants 11 and 4)
 
 What was decided before the mark is in the data log: its places follow one another and end at the mark's next offset.
-What was decided behind it is folded as a restart folds it, with the same code. The mark's *replay from* is the first
+What was decided behind it is folded as a restart folds it, with the same code. The log begins where each START before
+the mark says, or later. The mark's *replay from* is the first
 frame of the oldest transaction that was open at the mark: earlier would pin the journal, later would lose the data.
 
 PREPARED counts the records before it, and no batch of its transaction stands behind it (docs/formats/local-journal.md).
@@ -18,11 +19,21 @@ from typing import Protocol
 
 from datalog.interface import Mark, OpenInLog
 from fairlog.verify.findings import Violation
-from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LeaderEpoch, LogId, ProducerId, TxId
+from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LeaderEpoch, LogId, Offset, ProducerId, TxId
 from partition.placed import OpenPart, PlacedMarker, PlacedTransaction
 from partition.producer_window import ProducerWindow
 from partition.record_codec import LocalFrame, decode_local
-from partition.records import Apply, Discard, LocalRecord, Marker, OpenBatch, PlainBatch, Prepared, TransactionalBatch
+from partition.records import (
+    Apply,
+    Discard,
+    LocalRecord,
+    Marker,
+    OpenBatch,
+    PlainBatch,
+    Prepared,
+    Start,
+    TransactionalBatch,
+)
 from partition.state import PartitionState
 
 
@@ -129,14 +140,24 @@ def check_journal(
     view: JournalView,
     *,
     start: JournalPosition,
+    log_start: Offset,
 ) -> Iterator[Violation]:
     """Hold a journal whose mark lies in it against that mark, and fill `view`.
 
-    `windows` and `opened` are what the data log has as of the mark.
+    `windows` and `opened` are what the data log has as of the mark; `log_start` is where it begins.
     """
     yield from _check_prepared(log_name, frames, mark, view, start)
     yield from _check_before_mark(log_name, frames, mark, view, start)
-    yield from _fold_behind_mark(log, log_name, frames, mark, windows, opened, view)
+    yield from _check_starts(log_name, frames, mark, log_start)
+    yield from _fold_behind_mark(log, log_name, frames, mark, windows, opened, view, log_start)
+
+
+def _check_starts(log_name: str, frames: Sequence[ReadFrame], mark: Mark, log_start: Offset) -> Iterator[Violation]:
+    for frame in frames:
+        if frame.position < mark.copied_through and isinstance(frame.record, Start) and frame.record.offset > log_start:
+            where = f"the journal of {log_name}, position {frame.position}"
+            what = f"the log was told to begin at offset {frame.record.offset}, and its data log begins at {log_start}"
+            yield Violation(where, what, 4)
 
 
 def _check_prepared(
@@ -261,6 +282,7 @@ def _fold_behind_mark(
     windows: Mapping[ProducerId, ProducerWindow],
     opened: Iterable[OpenInLog],
     view: JournalView,
+    log_start: Offset,
 ) -> Iterator[Violation]:
     """As a restart does it."""
     state = PartitionState(log, LeaderEpoch(0))
@@ -268,6 +290,7 @@ def _fold_behind_mark(
         copied_through=mark.copied_through,
         replay_from=mark.replay_from,
         next_offset=mark.next_offset,
+        log_start=log_start,
         windows=windows,
         open_parts=[OpenPart(each.txid, each.leader_epoch, each.first_offset, each.records) for each in opened],
     )

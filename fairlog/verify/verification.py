@@ -1,8 +1,11 @@
 """The conductor: reads a stopped node's directory, or a backup, and has each part checked.
 
-    cluster store ─▶ each shard: groups, data logs' tables ─▶ who belongs to whom ─▶ what the group journals tell
+    cluster store ─▶ each shard: data logs' tables ─▶ who belongs to whom ─▶ what the group journals tell
     each log:   its journal ─▶ its batches, past all checkers in one pass
     then:       what the group journals tell, against all shards' logs ─▶ LMDB's free lists
+
+The directory of a node of several machines has copies of shards, each as far as the node has come with it. They are
+checked one by one: what one of them tells of another may not have come there yet.
 
 Violations come as they are found, so that whoever wants the first one only waits no longer. What is damaged is named
 and left out; the rest is checked all the same.
@@ -31,7 +34,6 @@ from datalog.lmdb_pages import DamagedPage, Item, LmdbFile
 from datalog.snapshot import mapped_lmdb
 from datalog.stored import StoredLogs, parse_log_untrusted
 from fairlog import data_directory
-from fairlog.cluster.content import StoreContent
 from fairlog.cluster.interface import Topic
 from fairlog.supervisor import allotment
 from fairlog.topic_configs import mode_of
@@ -40,6 +42,7 @@ from fairlog.verify.committed_offsets import check_committed_offset
 from fairlog.verify.copies import CopiedBatch, CopiesCheck
 from fairlog.verify.counters import CountersCheck, TimeIndexCheck
 from fairlog.verify.cuts import check_common_cut, check_cut
+from fairlog.verify.described import Described, describe
 from fairlog.verify.directories import Inventory, ShardInventory, check_inventory
 from fairlog.verify.findings import Summary, Violation
 from fairlog.verify.group_journals import group_journal_name, read_group_journal, shard_of_group_journal
@@ -53,10 +56,12 @@ from fairlog.verify.journals import (
     decode_frames,
 )
 from fairlog.verify.markers import ListsCheck, MarkersCheck
+from fairlog.verify.persisted_groups import check_persisted_group
 from fairlog.verify.placements import KnownPlace, PlacementsCheck
 from fairlog.verify.producers import ProducersCheck
 from fairlog.verify.rules import rules_of
 from fairlog.verify.staged import StagedCheck
+from fairlog.verify.stream_marks import check_stream_mark
 from fairlog.verify.transactions import (
     GroupHistory,
     LogView,
@@ -137,50 +142,73 @@ class Verification:
     def violations(self) -> Iterator[Violation]:
         """All that is wrong, in the order in which it is found. At the iterator's end `summary` is complete."""
         try:
-            check_length(self._directory / data_directory.CLUSTER_STORE)
-            store = data_directory.read_cluster_store(self._directory)
+            described = describe(self._directory)
             shards = [_open_shard(shard) for shard in shard_directories(self._directory)]
-            if not shards:
+            if not shards and not described.has_copies:
                 raise CorruptStorage("has no shard")
         except _DAMAGE as error:
             yield Violation(str(self._directory), str(error))
             return
-        for topic in (*store.served, *store.deleting):
+        for topic in (*described.served, *described.deleting):
             self._topics[topic.topic_id.hex] = topic
-        self.summary.counts["topics"] = len(store.served)
+        self.summary.counts["topics"] = len(described.served)
         self.summary.counts["shards"] = len(shards)
         for name in strangers_among_shards(self._directory):
             yield Violation(name, "is not the directory of a shard")
         try:
-            allotment.load(self._directory, store.shards)
+            allotment.load(self._directory, described.placement.shards)
         except _DAMAGE as error:
             yield Violation(str(self._directory), str(error))
         for shard in shards:
-            yield from self._read_persisted_groups(shard)
             yield from self._read_tables(shard)
-        yield from check_inventory(self._inventory(store, shards))
+        yield from check_inventory(self._inventory(described, shards))
+        if described.metadata_stream is not None:
+            yield from self._check_copies(described.metadata_stream, described, shards)
         histories = [read_history("the manifest", self._fences)] if self._fences else []
         if self._has_journals:
-            yield from self._read_groups(store, shards, histories)
+            yield from self._read_groups(described, shards, histories)
         committed = committed_places(histories)
+        numbers = {shard.directory.number for shard in shards}
         for shard in shards:
             for log in sorted(shard.records):
                 yield from self._check_log(log, shard, committed.get(log, ()))
-        yield from check_transactions(histories, self._views, self.summary)
-        if self._has_journals:
-            yield from check_prepared(histories, self._views, self._read_whole)
+        for together in [{each} for each in numbers] if described.has_copies else [numbers]:
+            told = [history for history in histories if history.shard in together]
+            views = {log: view for log, view in self._views.items() if view.shard in together}
+            yield from check_transactions(told, views, self.summary)
+            if self._has_journals:
+                yield from check_prepared(told, views, self._read_whole & together)
         for shard in shards:
             try:
                 self.summary.counts["free pages of the data logs' files"] += shard.file.check_free_list()
             except DamagedPage as error:
                 yield Violation(str(shard.directory.data_logs_file), str(error))
 
-    def _read_persisted_groups(self, shard: _Shard) -> Iterator[Violation]:
-        path = shard.directory.persisted_groups_file
-        try:
-            self.summary.counts["groups whose members are kept"] += len(data_directory.read_persisted_groups(path))
-        except _DAMAGE as error:
-            yield Violation(str(path), str(error).removeprefix(f"{path}: "))
+    def _check_copies(
+        self, metadata_stream: str, described: Described, shards: Sequence[_Shard]
+    ) -> Iterator[Violation]:
+        """What only copies of shards have, and what can be said of none of them."""
+        for shard in shards:
+            yield from check_stream_mark(shard.directory, metadata_stream, self.summary)
+        self.summary.unchecked.append(
+            "this is the directory of a node of several machines: whether its copies are what the shards' streams say "
+            "was not looked at"
+        )
+        here = [shard.directory.number for shard in shards]
+        if described.placement.shards > 1:
+            self.summary.unchecked.append(
+                f"transactions over several shards were checked within each: of {described.placement.shards} shards "
+                f"there are copies of {', '.join(map(str, here)) or 'none'}, each as far as the node has come with it"
+            )
+        unknown = sum(log.topic not in self._topics for log in self._topic_logs(shards))
+        if unknown:
+            self.summary.unchecked.append(
+                f"{unknown} data logs are of topics that the copy of the metadata does not have: they were deleted, "
+                "or made just before the end"
+            )
+
+    def _topic_logs(self, shards: Sequence[_Shard]) -> Iterator[LogId]:
+        return (log for shard in shards for log in shard.records if log.kind == LogKind.TOPIC.value)
 
     # --- the tables ---------------------------------------------------------------------------
 
@@ -192,6 +220,7 @@ class Verification:
             layout.PRODUCERS: self._read_window,
             layout.TIME_INDEX: self._read_time_entry,
             layout.OFFSETS: self._read_offset,
+            layout.GROUPS: self._read_persisted_group,
             layout.OPEN: self._read_open,
             layout.ABORTED: self._read_aborted,
             layout.CUTS: self._read_cut,
@@ -306,17 +335,25 @@ class Verification:
             return
         yield from check_committed_offset(self._name(numbers[number]), number, item, self.summary)
 
-    def _inventory(self, store: StoreContent, shards: Sequence[_Shard]) -> Inventory:
+    def _read_persisted_group(self, item: Item, _shard: _Shard, numbers: dict[int, LogId]) -> Iterator[Violation]:
+        log = numbers[int.from_bytes(item.key[:4], "big")]
+        if log.kind != LogKind.OFFSETS.value:
+            yield Violation(self._name(log), "has members of groups, and is no offsets log")
+            return
+        yield from check_persisted_group(self._name(log), item, self.summary)
+
+    def _inventory(self, described: Described, shards: Sequence[_Shard]) -> Inventory:
         return Inventory(
-            served=store.served,
-            deleting=store.deleting,
+            served=described.served,
+            deleting=described.deleting,
             shards=[shard.inventory() for shard in shards],
-            placement=store.placement,
-            started=store.started,
-            group_journal_count=store.node.group_journal_count,
-            group_journals_begun=store.group_journals_begun,
+            placement=described.placement,
+            started=described.started,
+            group_journal_count=described.group_journal_count,
+            group_journals_begun=described.group_journals_begun,
             ended_well=data_directory.last_run_ended(self._directory) == "closed",
             has_journals=self._has_journals,
+            knows_all_topics=not described.has_copies,
         )
 
     # --- one log ------------------------------------------------------------------------------
@@ -451,7 +488,9 @@ class Verification:
         yield from misplaced
         if misplaced or broken:
             return
-        yield from check_journal(log, name, frames, mark, windows, opened, view, start=journal.start)
+        yield from check_journal(
+            log, name, frames, mark, windows, opened, view, start=journal.start, log_start=record.log_start
+        )
         if journal.begun_with not in (None, Fsync.COMMIT):
             view.open = None  # a power cut may have taken what was prepared
         view.never_cut = view.open is not None and journal.start == 0
@@ -474,11 +513,15 @@ class Verification:
     # --- the group journals -------------------------------------------------------------------
 
     def _read_groups(
-        self, store: StoreContent, shards: Sequence[_Shard], histories: list[GroupHistory]
+        self, described: Described, shards: Sequence[_Shard], histories: list[GroupHistory]
     ) -> Iterator[Violation]:
         directories = [shard.directory for shard in shards]
         damaged: set[ShardNumber] = set()
-        for number in range(store.node.group_journal_count):
+        numbers: Iterable[int] = range(described.group_journal_count)
+        if described.has_copies:
+            of_copies = {each.number for each in directories}
+            numbers = [each for each in numbers if described.placement.shard_of_group_journal(each) in of_copies]
+        for number in numbers:
             shard = shard_of_group_journal(directories, number)
             try:
                 read = read_group_journal(shard, number)

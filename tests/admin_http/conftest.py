@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import trio
+from starlette.types import ASGIApp
 
 from coordinator.answers import CommittedTransaction, Description
 from coordinator.statistics import Step
@@ -200,7 +201,11 @@ def node() -> FakeNode:
 def ask(node: FakeNode) -> Ask:
     """`await ask(path, method, headers, body)` of an application over `node`."""
     assets = {"/": Asset(b"<!doctype html>", "text/html; charset=utf-8", '"tag"')}
-    app = make_app(node, token=TOKEN, host_names=("broker.example",), assets=assets)
+    return asker(make_app(node, token=TOKEN, host_names=("broker.example",), assets=assets))
+
+
+def asker(app: ASGIApp) -> Ask:
+    """The same of any application."""
 
     async def one(
         path: str,

@@ -148,8 +148,9 @@ def test_shard_that_the_manifest_does_not_name_is_no_part_of_the_backup(source: 
 def test_cuts_of_two_shards_are_refused(source: Path) -> None:
     """What is read beside a node would be of two moments."""
     split_in_two(source)
-    with pytest.raises(StorageFailure, match="has 2 shards, and a cut is of one: read it through the node"):
-        LocalReader.open(source)
+    refused = "has 2 shards, and a cut is of one: read it through the node"
+    with LocalReader.open(source) as reader, pytest.raises(StorageFailure, match=refused), reader.cut():
+        pass
 
 
 def test_cuts_are_refused_as_soon_as_a_second_shard_is_added(source: Path) -> None:
@@ -160,8 +161,8 @@ def test_cuts_are_refused_as_soon_as_a_second_shard_is_added(source: Path) -> No
         subprocess.run(add, check=True, cwd=ROOT)  # LMDB has an environment open once in a process
         with pytest.raises(StorageFailure, match=refused), reader.cut():
             pass
-    with pytest.raises(StorageFailure, match=refused):
-        LocalReader.open(source)
+    with LocalReader.open(source) as reader, pytest.raises(StorageFailure, match=refused), reader.cut():
+        pass
 
 
 # --- backups of earlier versions ----------------------------------------------------------------------

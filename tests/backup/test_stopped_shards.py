@@ -18,7 +18,10 @@ import trio
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from datalog import layout
 from datalog.environment import LmdbDataLogs
+from datalog.snapshot import mapped_lmdb
+from datalog.stored import StoredLogs
 from fairlog import directory
 from fairlog.backup import making, settling
 from fairlog.backup.making import BackupFailed, make_backup
@@ -26,12 +29,12 @@ from fairlog.backup.manifest import Manifest
 from fairlog.backup.settling import settle
 from fairlog.backup.source import BackupRefused
 from fairlog.cluster.growing import add_shard
-from fairlog.data_directory import CLUSTER, last_run_notes, read_cluster_store, read_persisted_groups
+from fairlog.data_directory import CLUSTER, last_run_notes
 from fairlog.directory import hold_shard, locked_directory
-from fairlog.groups.persisted_group_store import PersistedGroupStore
+from fairlog.groups.persisted_group import PersistedGroup, decode_group
 from fairlog.last_run import move_note
 from fairlog.verify.verification import Verification
-from fairlog_types import LeaderEpoch, LogKind, ShardNumber
+from fairlog_types import LogKind, ShardNumber
 from scripts.node_process import ROOT, NodeProcess, has_ended
 from shard.cutting import Cutting
 from shard.directory import shard_directories
@@ -361,31 +364,31 @@ def stopped(stopped_with_a_group: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(stopped_with_a_group, tmp_path / "node" / "data"))
 
 
-def members(data_dir: Path) -> dict[str, object]:
-    return {
-        name: group
-        for shard in shard_directories(data_dir)
-        for name, group in read_persisted_groups(shard.persisted_groups / "data.mdb").items()
-    }
+def members(data_dir: Path) -> dict[str, PersistedGroup]:
+    """Who is in groups, in the data logs of all shards."""
+    found: dict[str, PersistedGroup] = {}
+    for shard in shard_directories(data_dir):
+        file = mapped_lmdb(shard.data_logs_file)
+        assert file is not None
+        items = StoredLogs(file).table(layout.GROUPS)
+        found |= dict(decode_group(layout.decode_group_key(item.key), bytes(item.value)) for item in items)
+    return found
 
 
-def test_members_of_groups_are_kept_for_the_next_start(stopped: Path, tmp_path: Path) -> None:
-    """For it is the start behind the one that the backup has counted."""
-    before, starts = members(stopped), read_cluster_store(stopped).started
+def test_members_of_groups_are_kept_for_the_next_start_and_not_restored(stopped: Path, tmp_path: Path) -> None:
+    """Those of the node go on as if there had been no backup. Those of a restored one are long gone."""
+    before = members(stopped)
     assert before.keys() == {"readers"}
     back_up(stopped, tmp_path / "backup")
-    after = read_cluster_store(stopped).started
-    assert {number: each.starts for number, each in after.items()} == {
-        number: each.starts + 1 for number, each in starts.items()
-    }
-    found: dict[str, object] = {}
-    for shard in shard_directories(stopped):
-        store, groups = PersistedGroupStore.open(
-            shard.persisted_groups, LeaderEpoch(after[ShardNumber(shard.number)].starts + 1)
-        )
-        store.close()
-        found |= groups
-    assert found == before
+    assert members(stopped) == before
+    assert members(tmp_path / "backup").keys() == {"readers"}
+    node = NodeProcess(tmp_path / "backup", processes=PROCESSES)
+    try:
+        node.start()
+        assert node.stop() == 0
+    finally:
+        node.kill()
+    assert members(tmp_path / "backup") == {}
 
 
 def test_backup_that_dies_while_it_finishes_what_was_decided_may_be_repeated(

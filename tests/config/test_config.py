@@ -40,6 +40,8 @@ def test_settings_of_several_sources_flag_wins_over_environment_over_file(tmp_pa
 SAMPLES: dict[str, tuple[str, object]] = {
     "advertised": ("h:1", Address("h", 1)),
     "admin.token": ("sixteen-letters-", Secret("sixteen-letters-")),
+    "journal.engine": ("files", None),
+    "engine.client_properties": ("tls.properties", Path("tls.properties")),
     "admin.hosts": ("broker.example, other", ("broker.example", "other")),
 }
 
@@ -275,3 +277,28 @@ def test_admin_hosts_that_are_no_names_are_refused(names: str) -> None:
     """Names of hosts, without ports."""
     with pytest.raises(ConfigError, match=r"admin\.hosts"):
         load(environment={"FAIRLOG_ADMIN_HOSTS": names})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"cluster.name": "orders"}, r"cluster\.name \(orders\) is set, and journals are in files"),
+        ({"journal.engine": "kafka://k:9092"}, r"journal\.engine is set, and cluster\.name is not"),
+        ({"journal.engine": "kafka:k:9092"}, "files, or kafka://HOST:PORT,… is needed"),
+        ({"journal.engine": "kafka://"}, "an address is HOST:PORT"),
+        ({"journal.engine": "kafka://k:9092", "cluster.name": "a b"}, "a name of letters, digits"),
+        ({"journal.engine": "kafka://k:1", "cluster.name": "a", "processes": 2}, "a node is one process"),
+        (
+            {"journal.engine": "kafka://k:1", "cluster.name": "a", "engine.replicas": 1},
+            r"engine\.min_insync_replicas \(2\) is above engine\.replicas \(1\)",
+        ),
+    ],
+)
+def test_settings_of_a_cluster_that_do_not_go_together_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(flags=settings, environment={})
+
+
+def test_engine_of_several_brokers_is_read() -> None:
+    settings = load(flags={"journal.engine": "kafka://a:1, b:2,[::1]:3", "cluster.name": "orders"}, environment={})
+    assert (settings.journal.engine, settings.cluster.name) == ("a:1,b:2,[::1]:3", "orders")

@@ -78,6 +78,7 @@ def test_directory_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path
         ["lock", "admin-token.new"],
         ["lock", "admin-token", "last-run", "lost+found"],
         ["lock", "broker-secret", "broker-secret.new"],
+        ["lock", "broker-secret", "copies"],
         ["lock", "admin-token", "cluster", "notes.txt"],
         ["backup.json", "cluster", "shards"],
         ["backup.json", "cluster", "datalog"],

@@ -31,7 +31,13 @@ from datalog.keyed import open_batch, why_not_keyed_untrusted, without
 from datalog.layout import DamagedValue
 from datalog.lmdb_file import check_length
 from datalog.lmdb_pages import DamagedPage, LmdbFile
-from datalog.offset_entries import MalformedEntries, decode_offset_entries, decode_offset_entry, encode_offset_entries
+from datalog.offset_entries import (
+    GroupEntry,
+    MalformedEntries,
+    decode_offset_entries,
+    decode_offset_entry,
+    encode_offset_entries,
+)
 from datalog.records import DECOMPRESSED_BYTES_MAX, first_at_or_after
 from datalog.stored import StoredLogs, parse_log_untrusted
 from fairlog.inspection.cluster_stores import show_cluster_store
@@ -116,7 +122,10 @@ def read_offset_entries(data: bytes) -> None:
         assert decode_offset_entries(encode_offset_entries(entries)) == entries
         for entry in entries:
             hash(entry)
-            layout.offset_key(1, entry.key)
+            if isinstance(entry, GroupEntry):
+                layout.group_key(1, entry.group)
+            else:
+                layout.offset_key(1, entry.key)
     with suppress(MalformedEntries):
         hash(decode_offset_entry(data))
 
@@ -254,12 +263,15 @@ def _batches() -> Iterator[bytes]:
 
 def _entries() -> Iterator[bytes]:
     file = LmdbFile(memoryview(_unpacked(ENVIRONMENT)))
-    entries = [bytes(item.value) for item in StoredLogs(file).table(layout.OFFSETS)]
+    logs = StoredLogs(file)
+    entries = [bytes(item.value) for item in logs.table(layout.OFFSETS)]
+    groups = [GroupEntry("gone", bytes(item.value)) for item in logs.table(layout.GROUPS)]
     for entry in entries:
         yield entry
         yield from with_odd_items(entry)
         yield from with_odd_items(cbor2.dumps([cbor2.loads(entry)]))
-    yield encode_offset_entries([decode_offset_entry(entry) for entry in entries])
+    yield from with_odd_items(encode_offset_entries(groups))
+    yield encode_offset_entries([*map(decode_offset_entry, entries), *groups, GroupEntry("gone", None)])
 
 
 TARGETS = (

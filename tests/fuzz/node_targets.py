@@ -11,7 +11,7 @@ from pathlib import Path
 from fairlog.backup.manifest import BadManifest, decode_manifest_untrusted
 from fairlog.cluster import records
 from fairlog.cluster.content import read_content
-from fairlog.groups import persisted_group
+from fairlog.groups.persisted_group import decode_group
 from fairlog.groups.subscription import subscribed_topics_untrusted
 from fairlog.last_run import LastRun
 from fairlog_types import CorruptStorage
@@ -46,12 +46,9 @@ def read_store(data: bytes) -> None:
 
 
 def read_persisted_groups(data: bytes) -> None:
-    content = _content(data)
-    with suppress(CorruptStorage):
-        persisted_group.decode_store(content)
-    for key, value in content.items():
+    for key, value in _content(data).items():
         with suppress(CorruptStorage):
-            persisted_group.decode_group(key, value)
+            decode_group(key, value)
 
 
 def _stores(*names: str) -> Iterator[bytes]:
@@ -98,9 +95,9 @@ TARGETS = (
     ),
     Target(
         "group-members",
-        "records of the store of groups' members",
+        "records of groups",
         read_persisted_groups,
-        lambda: _stores("group-membership-1.txt"),
+        lambda: _stores("group-membership-3.txt"),
     ),
     Target(
         "last-run",

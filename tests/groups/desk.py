@@ -125,6 +125,7 @@ class Desk:
     """Committed offsets over one run of the leaders."""
 
     run: Run
+    storage: OffsetsStorage
     offsets: CommittedOffsets
     members: Members
     ids: Ids
@@ -200,8 +201,9 @@ async def open_desk_over(
     """
     members, ids, topics = Members(), Ids(), Topics()
     producers = OffsetProducers(ids, others, now_ms=run.clock)
+    storage = OffsetsStorage(len(ALL_LOGS), own_logs, OffsetsLogs(run.partitions, ids), run.data_logs)
     offsets = CommittedOffsets(
-        OffsetsStorage(len(ALL_LOGS), own_logs, OffsetsLogs(run.partitions, ids), run.data_logs),
+        storage,
         run.offset_index,
         members,
         producers,
@@ -219,4 +221,4 @@ async def open_desk_over(
             run.discard(txid, *expected)
     await run.serve()
     await offsets.load()
-    yield Desk(run, offsets, members, ids, topics, producers)
+    yield Desk(run, storage, offsets, members, ids, topics, producers)

@@ -1,34 +1,33 @@
-"""What is kept of groups: the bytes, the store, who brings it there, and the service that goes on with it."""
+"""What is kept of groups: the bytes, the log, who brings it there, and the service that goes on with it."""
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from pathlib import Path
 
 import cbor2
-import lmdb
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
-from fairlog.cluster.embedded import StoreMismatch
-from fairlog.groups import persisted_group
+from datalog.offset_entries import GroupEntry, name_digest
 from fairlog.groups.consumer.states import MemberState
 from fairlog.groups.consumer.values import ClassicPart, GroupSnapshot, Member, MemberView
 from fairlog.groups.group_persister import GroupPersister
+from fairlog.groups.groups_log import GroupsLog
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.messages import Leaving, Synced, Syncing
-from fairlog.groups.persisted_group import PersistedClassicGroup, PersistedMember
-from fairlog.groups.persisted_group_store import PersistedGroupStore
+from fairlog.groups.persisted_group import PersistedClassicGroup, PersistedMember, decode_group, encode_group
 from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
-from fairlog_types import CorruptStorage, LeaderEpoch, StorageFailure
+from fairlog_types import CorruptStorage
+from tests.groups.desk import new
 from tests.groups.stage import SESSION_MS, Offsets, joining, wish
+from tests.shard.runs import DATA_LOGS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-GOLDEN = REPOSITORY / "tests" / "golden" / "group-membership-2.txt"
-GOLDEN_1 = GOLDEN.with_name("group-membership-1.txt")
+GOLDEN = REPOSITORY / "tests" / "golden" / "group-membership-3.txt"
 
 ORDERS = PersistedClassicGroup(
     7,
@@ -77,29 +76,14 @@ def golden(path: Path = GOLDEN) -> dict[bytes, bytes]:
     return {bytes.fromhex(key): bytes.fromhex(value) for key, value in lines}
 
 
-def open_store(directory, start):
-    return PersistedGroupStore.open(directory, LeaderEpoch(start))
-
-
-def change(directory, key, value):
-    """Damage a record of the store."""
-    with lmdb.open(str(directory)) as environment, environment.begin(write=True) as transaction:
-        transaction.put(key, value)
-
-
 # --- bytes -----------------------------------------------------------------------------------------
 
 
 def test_records_written_are_those_of_the_golden_file():
-    """The bytes of format 2 do not change."""
-    written = {
-        persisted_group.FORMAT_KEY: persisted_group.encode_format(),
-        persisted_group.START_KEY: persisted_group.encode_start(3),
-        persisted_group.group_key("orders"): persisted_group.encode_group("orders", ORDERS),
-        persisted_group.group_key("gone"): persisted_group.encode_group("gone", GONE),
-        persisted_group.group_key("events"): persisted_group.encode_group("events", EVENTS),
-    }
-    assert written == golden()
+    """The bytes of format 3 do not change, and read back as what was written."""
+    groups = {"orders": ORDERS, "gone": GONE, "events": EVENTS}
+    assert {name_digest(name): encode_group(name, group) for name, group in groups.items()} == golden()
+    assert dict(decode_group(digest, record) for digest, record in golden().items()) == groups
 
 
 def test_format_page_shows_the_golden_file():
@@ -123,7 +107,7 @@ def test_format_page_shows_the_golden_file():
 def test_group_that_does_not_hold_together_is_corrupt(group):
     """Never a guess."""
     with pytest.raises(CorruptStorage, match="group/"):
-        persisted_group.decode_group(persisted_group.group_key("orders"), persisted_group.encode_group("orders", group))
+        decode_group(name_digest("orders"), encode_group("orders", group))
 
 
 def with_member(number, **changes):
@@ -152,7 +136,7 @@ def with_member(number, **changes):
 def test_consumer_group_that_does_not_hold_together_is_corrupt(group):
     """Never a guess: not with two owners of a partition, nor with an epoch that was never given."""
     with pytest.raises(CorruptStorage, match="group/"):
-        persisted_group.decode_group(persisted_group.group_key("events"), persisted_group.encode_group("events", group))
+        decode_group(name_digest("events"), encode_group("events", group))
 
 
 @pytest.mark.parametrize(
@@ -167,89 +151,120 @@ def test_consumer_group_that_does_not_hold_together_is_corrupt(group):
 )
 def test_bytes_that_are_no_group_are_corrupt(value):
     with pytest.raises(CorruptStorage):
-        persisted_group.decode_group(persisted_group.group_key("orders"), value)
+        decode_group(name_digest("orders"), value)
 
 
 def test_group_under_another_ones_key_is_corrupt():
     with pytest.raises(CorruptStorage):
-        persisted_group.decode_group(persisted_group.group_key("other"), persisted_group.encode_group("orders", ORDERS))
+        decode_group(name_digest("other"), encode_group("orders", ORDERS))
 
 
-# --- the store -------------------------------------------------------------------------------------
+# --- the log -----------------------------------------------------------------------------------------
 
 
-def test_store_gives_back_what_was_kept(tmp_path):
+def groups_log(desk, *, record_bytes_max=1 << 20):
+    return GroupsLog(desk.storage, record_bytes_max=record_bytes_max)
+
+
+async def test_log_gives_back_what_was_kept(open_desk):
     """The newest of each group; of those that are forgotten nothing. A group's id may be longer than LMDB's keys."""
-    store, groups = open_store(tmp_path / "groups", 1)
-    assert groups == {}
-    store.write({"orders": GONE, "forgotten": ORDERS, "ü" * 512: GONE})
-    store.write({"orders": ORDERS, "forgotten": None, "never there": None})
-    store.close()
-    store, groups = open_store(tmp_path / "groups", 2)
-    assert groups == {"orders": ORDERS, "ü" * 512: GONE}
-    store.close()
+    async with open_desk() as desk:
+        log = groups_log(desk)
+        assert await log.load() == {}
+        assert await log.write({"orders": GONE, "forgotten": ORDERS, "ü" * 512: GONE}) == {}
+        assert await log.write({"orders": ORDERS, "forgotten": None, "never there": None}) == {}
+        assert await log.write({"events": EVENTS}) == {}
+        await desk.commit("orders", new(1))
+        assert await desk.offsets.delete("orders") is None
+    async with open_desk() as again:
+        assert await groups_log(again).load() == {"orders": ORDERS, "ü" * 512: GONE, "events": EVENTS}
+        assert again.offsets.groups() == set()
 
 
-@pytest.mark.parametrize(
-    ("path", "content"),
-    [
-        (GOLDEN_1, {"orders": ORDERS, "gone": GONE}),
-        (GOLDEN, {"orders": ORDERS, "gone": GONE, "events": EVENTS}),
-    ],
-)
-def test_store_reads_the_golden_records(tmp_path, path, content):
-    """A store of each format can be read for ever, and is of the newest format from then on."""
-    (tmp_path / "groups").mkdir()
-    for key, value in golden(path).items():
-        change(tmp_path / "groups", key, value)
-    for start in (4, 5):
-        store, groups = open_store(tmp_path / "groups", start)
-        assert groups == content
-        store.close()
-    with lmdb.open(str(tmp_path / "groups")) as environment, environment.begin() as transaction:
-        assert persisted_group.decode_format(transaction.get(persisted_group.FORMAT_KEY)) == 2
+async def test_log_has_after_a_crash_what_it_said_it_keeps(open_desk, tmp_path):
+    """Also if nothing was copied: the journal has it, and its order is the order of the writes."""
+    async with open_desk() as desk:
+        older = desk.run.crash(tmp_path / "older")
+        assert await groups_log(desk).write({"orders": ORDERS, "gone": ORDERS}) == {}
+        assert await groups_log(desk).write({"gone": GONE}) == {}
+        crashed = desk.run.crash(tmp_path / "crashed")
+    (crashed / DATA_LOGS / "data.mdb").write_bytes((older / DATA_LOGS / "data.mdb").read_bytes())
+    async with open_desk(crashed) as again:
+        assert await groups_log(again).load() == {"orders": ORDERS, "gone": GONE}
 
 
-@pytest.mark.parametrize("start", [1, 3, 1_000])
-def test_store_that_a_start_has_passed_by_is_forgotten(tmp_path, start):
-    """Another program had the groups meanwhile, or the node was restored: what is kept is not true any more."""
-    store, _ = open_store(tmp_path / "groups", 1)
-    store.write({"orders": ORDERS})
-    store.close()
-    for each in (start, start + 1):
-        store, groups = open_store(tmp_path / "groups", each)
-        assert groups == {}
-        store.close()
+async def test_log_says_that_a_group_is_kept_when_it_is_on_disk(open_desk, nursery):
+    """All that is written together shares its flushes, and returns together."""
+    async with open_desk() as desk:
+        desk.run.disk.hold()
+        kept = []
+
+        async def write():
+            kept.append(await groups_log(desk).write({"orders": ORDERS, "events": EVENTS}))
+
+        nursery.start_soon(write)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert (kept, await groups_log(desk).load()) == ([], {})
+        desk.run.disk.let_go()
+        with trio.fail_after(5):
+            while not kept:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert kept == [{}]
+        assert await groups_log(desk).load() == {"orders": ORDERS, "events": EVENTS}
 
 
-def test_store_of_a_newer_format_is_refused(tmp_path):
-    store, _ = open_store(tmp_path / "groups", 1)
-    store.close()
-    change(
-        tmp_path / "groups",
-        persisted_group.FORMAT_KEY,
-        cbor2.dumps([persisted_group.MAGIC, persisted_group.VERSION + 1]),
-    )
-    with pytest.raises(StoreMismatch, match="format 3, and this program reads 2"):
-        open_store(tmp_path / "groups", 2)
+async def test_log_that_is_not_copied_in_time_keeps_the_group_not_for_certain(open_desk, monkeypatch):
+    """It is written, and what is written later follows it."""
+    monkeypatch.setattr("fairlog.groups.groups_log.PATIENCE_S", 0.1)
+    async with open_desk() as desk:
+        desk.run.disk.hold()
+        assert "for the moment" in (await groups_log(desk).write({"orders": GONE}))["orders"]
+        desk.run.disk.let_go()
+        monkeypatch.undo()
+        assert await groups_log(desk).write({"orders": ORDERS}) == {}
+        assert await groups_log(desk).load() == {"orders": ORDERS}
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        (persisted_group.FORMAT_KEY, b"?"),
-        (persisted_group.START_KEY, cbor2.dumps("1")),
-        (persisted_group.group_key("orders"), cbor2.dumps([])),
-    ],
-)
-def test_store_that_is_damaged_is_refused_with_the_way_out(tmp_path, key, value):
-    """The sentence names the file and the record, and what can be done."""
-    store, _ = open_store(tmp_path / "groups", 1)
-    store.write({"orders": ORDERS})
-    store.close()
-    change(tmp_path / "groups", key, value)
-    with pytest.raises(CorruptStorage, match=r"data\.mdb is corrupt: the record .* or remove .*groups: then"):
-        open_store(tmp_path / "groups", 2)
+async def test_log_whose_disk_fails_names_the_groups_that_are_not_kept(open_desk):
+    """Each with the reason; nothing later is kept either, until a restart."""
+    async with open_desk() as desk:
+        assert await groups_log(desk).write({"gone": GONE}) == {}
+        desk.run.disk.failing = "o-offsets"
+        assert (await groups_log(desk).write({"orders": ORDERS, "events": EVENTS})).keys() == {"orders", "events"}
+        assert (await groups_log(desk).write({"gone": None})).keys() == {"gone"}
+        assert await groups_log(desk).load() == {"gone": GONE}
+
+
+async def test_group_that_is_too_large_is_not_kept_and_the_others_are(open_desk):
+    """The reason names the group, the bound and the setting."""
+    async with open_desk() as desk:
+        log = groups_log(desk, record_bytes_max=100)
+        refused = await log.write({"orders": ORDERS, "gone": GONE})
+        assert refused.keys() == {"orders"}
+        assert "group orders takes more than 100 bytes" in refused["orders"]
+        assert "journal.segment_bytes_max" in refused["orders"]
+        assert await log.load() == {"gone": GONE}
+
+
+async def test_group_of_a_thousand_members_is_kept(open_desk):
+    """Several mebibytes, in one record."""
+    template = ORDERS.members[1]
+    members = tuple(replace(template, member_id=f"m{n}", assignment=bytes(4096)) for n in range(1000))
+    group = PersistedClassicGroup(1, "consumer", "range", "m0", members)
+    async with open_desk() as desk:
+        assert await groups_log(desk, record_bytes_max=16 << 20).write({"large": group}) == {}
+    async with open_desk() as again:
+        assert await groups_log(again).load() == {"large": group}
+
+
+async def test_record_that_does_not_read_back_is_named_with_its_log(open_desk):
+    """Never a guess, and no start with it."""
+    async with open_desk() as desk:
+        log = desk.offsets.log_of("orders")
+        with desk.run.data_logs.write() as writer:
+            writer.put_offsets(log, [GroupEntry("orders", b"\x80")])
+        with pytest.raises(CorruptStorage, match=f"{log}: the record group/.* is not a group"):
+            await groups_log(desk).load()
 
 
 # --- the persister ------------------------------------------------------------------------------------
@@ -260,14 +275,13 @@ class Disk:
 
     def __init__(self):
         self.writes = []
-        self.refuses = False
-        self.go = threading.Semaphore(0)
+        self.refuses = {}
+        self.go = trio.Semaphore(0)
 
-    def write(self, changes):
-        self.go.acquire()
-        if self.refuses:
-            raise StorageFailure("no")
+    async def write(self, changes):
+        await self.go.acquire()
         self.writes.append(dict(changes))
+        return {name: self.refuses[name] for name in changes if name in self.refuses}
 
 
 async def test_keeper_writes_together_what_has_gathered(nursery):
@@ -290,19 +304,29 @@ async def test_keeper_writes_together_what_has_gathered(nursery):
 
 
 async def test_keeper_tells_a_refusal_and_goes_on(nursery):
-    """The next may be kept."""
-    disk, told = Disk(), []
-    disk.refuses = True
-    persister = GroupPersister(disk)
-    nursery.start_soon(persister.run)
-    persister.persist("a", ORDERS, told.append)
-    disk.go.release()
-    await persister.settled("a")
-    disk.refuses = False
-    persister.persist("a", ORDERS, told.append)
-    disk.go.release()
-    await persister.settled("a")
-    assert told == [False, True]
+    """Those that are kept beside it are not refused with it, and the next may be kept. A reason is logged once."""
+    with capture_logs() as lines:
+        disk, told = Disk(), []
+        disk.refuses = {"a": "no", "b": "no"}
+        persister = GroupPersister(disk)
+        nursery.start_soon(persister.run)
+        for _ in range(2):
+            for name in "abc":
+                persister.persist(name, ORDERS, lambda is_kept, name=name: told.append((name, is_kept)))
+            disk.go.release()
+            await persister.settled("a")
+        assert told == [("a", False), ("b", False), ("c", True)] * 2
+        assert [(line["group"], line["reason"]) for line in lines] == [("a", "no")]
+        disk.refuses = {}
+        persister.persist("a", ORDERS, told.append)
+        disk.go.release()
+        await persister.settled("a")
+        assert told[-1] is True
+        disk.refuses = {"a": "too large"}
+        persister.persist("a", ORDERS, told.append)
+        disk.go.release()
+        await persister.settled("a")
+        assert lines[-1]["reason"] == "too large"
 
 
 # --- the service -----------------------------------------------------------------------------------

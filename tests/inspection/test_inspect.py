@@ -15,15 +15,15 @@ from coordinator.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
 from coordinator.group_records import encode_group
 from datalog.batch import HEADER_BYTES
 from datalog.environment import LmdbDataLogs
-from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey, encode_offset_entries
+from datalog.offset_entries import CommittedOffset, GroupEntry, OffsetEntry, OffsetKey, encode_offset_entries
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.cluster.interface import BrokerAddress
-from fairlog.groups.persisted_group import PersistedClassicGroup, PersistedMember, group_key
-from fairlog.groups.persisted_group_store import PersistedGroupStore
+from fairlog.groups.persisted_group import PersistedClassicGroup, PersistedMember
+from fairlog.groups.persisted_group import encode_group as encode_members
 from fairlog.inspection.files import inspect_file
 from fairlog.inspection.lines import Line, as_json, as_text
 from fairlog.inspection.segments import Selection, show_segment
-from fairlog_types import JournalPosition, LeaderEpoch, Offset, ShardNumber
+from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, ShardNumber
 from journal.frame import encode_frame
 from journal.segment import SEGMENT_HEADER_BYTES, Fsync, JournalKind, SegmentHeader, encode_segment_header, segment_name
 from partition.record_codec import encode_local
@@ -102,7 +102,7 @@ def test_segment_of_a_local_journal_is_shown_frame_by_frame() -> None:
     lines = show(content)
     assert [line.what for line in lines] == [
         "segment of a local journal", "fence", "plain batch", "batch", "transactional batch", "batch",
-        "apply", "discard", "forget", "open batch", "batch", "marker", "marker", "prepared",
+        "apply", "discard", "forget", "open batch", "batch", "marker", "marker", "prepared", "start",
     ]  # fmt: skip
     assert [line.fields["position"] for line in lines if "position" in line.fields] == positions
     assert not any(line.damage for line in lines)
@@ -174,7 +174,7 @@ def test_hole_with_a_witness_is_damage_and_what_follows_is_shown() -> None:
     assert damaged.damage is not None
     assert damaged.damage.startswith(f"byte {SEGMENT_HEADER_BYTES + positions[2]}: ")
     behind = [line.what for line in lines[lines.index(damaged) + 1 :]]
-    assert behind == ["apply", "discard", "forget", "open batch", "batch", "marker", "marker", "prepared"]
+    assert behind == ["apply", "discard", "forget", "open batch", "batch", "marker", "marker", "prepared", "start"]
 
 
 def test_torn_tail_in_a_sealed_segment_is_damage() -> None:
@@ -330,41 +330,49 @@ async def test_cluster_store_of_several_shards_is_shown_record_by_record(tmp_pat
     assert shown["dropped"] == {"what": "dropped", "topic_id": str(topic.topic_id), "shard": 1}
 
 
+ORDERS = PersistedClassicGroup(
+    7,
+    "consumer",
+    "range",
+    "a-1",
+    (PersistedMember("a-1", None, "a", "/127.0.0.1", 10_000, 60_000, (("range", b""),), b"\0\1"),),
+)
+
+
 def test_members_of_groups_are_shown_record_by_record(tmp_path: Path) -> None:
-    """Which generation each group has, and who is in it; what does not read back is damage."""
-    member = PersistedMember("a-1", None, "a", "/127.0.0.1", 10_000, 60_000, (("range", b""),), b"\0\1")
-    store, _ = PersistedGroupStore.open(tmp_path / "groups", LeaderEpoch(1))
-    store.write({"billing": PersistedClassicGroup(7, "consumer", "range", "a-1", (member,))})
-    store.close()
-    path = tmp_path / "groups" / "data.mdb"
-    lines = list(inspect_file(path, Selection()))
-    assert not any(line.damage for line in lines)
-    shown = {line.what: line.fields for line in lines}
-    assert shown["start"] == {"number": 1}
-    assert (shown["group"]["name"], shown["group"]["generation"]) == ("billing", 7)
-    assert shown["group"]["members"] == ["a-1"]
-    with lmdb.open(str(path.parent)) as environment, environment.begin(write=True) as transaction:
-        transaction.put(group_key("billing"), b"\x80")
-    damaged = [line for line in inspect_file(path, Selection()) if line.damage]
-    assert len(damaged) == 1
+    """Which generation each group has, and who is in it; what does not read back is damage, and hides no other."""
+    log = LogId.of_offsets(0)
+    logs = LmdbDataLogs.open(tmp_path, map_bytes=1 << 24)
+    with logs.write() as writer:
+        writer.create(log)
+        writer.put_offsets(log, [GroupEntry(name, encode_members(name, ORDERS)) for name in ("billing", "orders")])
+        writer.put_offsets(log, [GroupEntry("orders", b"\x80")])
+    logs.close()
+    shown = [line for line in inspect_file(tmp_path / "data.mdb", Selection()) if line.what == "group"]
+    assert [line.fields["name"] for line in shown if not line.damage] == ["billing"]
+    (whole,) = (line for line in shown if not line.damage)
+    assert whole.fields == {
+        "log": log,
+        "name": "billing",
+        "generation": 7,
+        "protocol": "range",
+        "leader": "a-1",
+        "members": ["a-1"],
+    }
+    (damaged,) = (line for line in shown if line.damage)
+    assert str(damaged.damage).startswith("byte ")
 
 
-@pytest.mark.parametrize(("store", "key", "value"), [("cluster", b"a", b"\x82\0"), ("groups", b"group/a", b"\x80")])
-def test_record_of_a_small_store_that_does_not_read_back_hides_no_other(
-    tmp_path: Path, store: str, key: bytes, value: bytes
-) -> None:
+def test_record_of_the_cluster_store_that_does_not_read_back_hides_no_other(tmp_path: Path) -> None:
     """It is damage, with its byte; those behind it are shown as they are."""
-    if store == "cluster":
-        EmbeddedStore.open(tmp_path / store, node_id=3, group_journal_count=16).close()
-    else:
-        PersistedGroupStore.open(tmp_path / store, LeaderEpoch(1))[0].close()
-    with lmdb.open(str(tmp_path / store)) as environment, environment.begin(write=True) as transaction:
-        transaction.put(key, value)
-    lines = list(inspect_file(tmp_path / store / "data.mdb", Selection()))
+    EmbeddedStore.open(tmp_path / "cluster", node_id=3, group_journal_count=16).close()
+    with lmdb.open(str(tmp_path / "cluster")) as environment, environment.begin(write=True) as transaction:
+        transaction.put(b"a", b"\x82\0")
+    lines = list(inspect_file(tmp_path / "cluster" / "data.mdb", Selection()))
     damaged = [line for line in lines if line.damage]
-    assert [line.what for line in damaged] == [key.decode()]
+    assert [line.what for line in damaged] == ["a"]
     assert "byte " in str(damaged[0].damage)
-    assert lines[-1].what == ("starts" if store == "cluster" else "start")
+    assert lines[-1].what == "starts"
 
 
 def test_segment_is_judged_by_its_neighbours(fairlog: FairlogCommand, tmp_path: Path) -> None:
@@ -390,13 +398,17 @@ def test_segment_is_judged_by_its_neighbours(fairlog: FairlogCommand, tmp_path: 
 
 
 def test_offsets_log_is_shown_as_commits(tmp_path: Path) -> None:
-    """The payloads of an offsets log are lists of committed offsets; its directory's name tells."""
+    """The payloads of an offsets log are lists of entries of two kinds; its directory's name tells."""
     entry = OffsetEntry(OffsetKey("group", "ab" * 16, 1), CommittedOffset(Offset(7), -1, "", 5))
-    content, _ = segment([(2, [0, 1, 5, -1, -1, -1], encode_offset_entries([entry]))])
+    groups = [GroupEntry("orders", encode_members("orders", ORDERS)), GroupEntry("gone", None), GroupEntry("odd", b"?")]
+    content, _ = segment([(2, [0, 1, 5, -1, -1, -1], encode_offset_entries([*groups, entry]))])
     directory = tmp_path / "o-offsets-1"
     directory.mkdir()
     (directory / segment_name(JournalPosition(0))).write_bytes(content)
-    *_, last = inspect_file(directory / segment_name(JournalPosition(0)), Selection(records=True))
+    *_, orders, gone, odd, last = inspect_file(directory / segment_name(JournalPosition(0)), Selection(records=True))
+    assert (orders.what, orders.fields["members"], orders.damage) == ("group", ["a-1"], None)
+    assert (gone.what, gone.fields) == ("group is forgotten", {"name": "gone"})
+    assert odd.damage is not None
     assert last.what == "committed offset"
     assert json.loads(as_json(last))["value"]["offset"] == 7
 

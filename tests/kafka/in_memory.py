@@ -21,7 +21,15 @@ from coordinator.steps import EPOCH_MAX
 from datalog.offset_entries import CommittedOffset
 from fairlog.broker import Broker
 from fairlog.cluster.features import FEATURES, FeatureLevels, FeatureUpdate, updated_untrusted
-from fairlog.cluster.interface import BrokerAddress, ConfigsChange, Leader, Topic, TopicExists, UnknownTopic
+from fairlog.cluster.interface import (
+    BrokerAddress,
+    ConfigsChange,
+    Leader,
+    PartitionCopies,
+    Topic,
+    TopicExists,
+    UnknownTopic,
+)
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted
 from fairlog.config import Settings
 from fairlog.config_values import Address
@@ -66,6 +74,7 @@ class MemoryCluster:
     node_id = 7
     starts = LEADER_EPOCH
     group_journal_count = 16
+    offsets_log_count = 4
 
     def __init__(self) -> None:
         self.placement = Placement(1)
@@ -77,14 +86,28 @@ class MemoryCluster:
         self.of_brokers: dict[str, Mapping[str, str]] = {}
         self.of_groups: dict[str, Mapping[str, str]] = {}
         self.failure: Exception | None = None
+        self.racks: dict[int, str] = {}
+        self.other_copies: list[int] = []
+        """Of this shard, on other nodes: brokers that are in sync."""
         self.unnoticed: list[Topic] = []
         """Made by another broker; not known here before the next `catch_up`."""
+
+    async def notice(self) -> None:
+        await self.catch_up()
 
     async def catch_up(self) -> None:
         self.by_name |= {topic.name: topic for topic in self.unnoticed}
 
     def brokers(self) -> Sequence[BrokerAddress]:
         return [address for _, address in sorted(self.addresses.items())]
+
+    @property
+    def is_alone(self) -> bool:
+        return self.placement.shards == 1
+
+    @property
+    def controller_id(self) -> int:
+        return self.broker_of(ShardNumber(0))
 
     def broker_of(self, shard: ShardNumber) -> int:
         return self.node_id + shard - self.shard
@@ -101,6 +124,16 @@ class MemoryCluster:
         together = is_together(topic)
         shards = [self.placement.shard_of(log, together=together) for log in topic.logs()]
         return [Leader(self.broker_of(shard), LEADER_EPOCH) for shard in shards]
+
+    def copies(self, topic: Topic) -> Sequence[PartitionCopies]:
+        return [PartitionCopies((leader.node_id,), (leader.node_id,)) for leader in self.leaders(topic)]
+
+    def rack_of(self, node_id: int) -> str | None:
+        return self.racks.get(node_id)
+
+    def copies_of(self, shard: ShardNumber) -> PartitionCopies:
+        broker = self.broker_of(shard)
+        return PartitionCopies((broker, *self.other_copies), (broker, *self.other_copies))
 
     def topics(self) -> Sequence[Topic]:
         return [self.by_name[name] for name in sorted(self.by_name)]
@@ -515,6 +548,11 @@ class Memory:
             7 + number: BrokerAddress(7 + number, f"broker-{number}.example", 9092 + number) for number in range(shards)
         }
 
+    @property
+    def advertised(self) -> Address:
+        it = self.cluster.addresses.get(self.cluster.node_id)
+        return Address("broker.example", 9092) if it is None else Address(it.host, it.port)
+
     def configure(self, **topics: object) -> None:
         """Change keys of the settings' `topics` part."""
         self.settings = replace(self.settings, topics=replace(self.settings.topics, **topics))
@@ -539,7 +577,7 @@ class Memory:
             self.data_logs,  # type: ignore[arg-type]
             self.coordinator,
             LiveSettings(self.settings, self.cluster),  # type: ignore[arg-type]
-            Address("broker.example", 9092),
+            self.advertised,
             self.offsets,
             self.groups,
             self.group_configs,

@@ -34,6 +34,10 @@ class EchoRouter:
         self.started: list[bytes] = []
         self.finished: list[bytes] = []
         self.gate = trio.Event()
+        self.ended = False
+
+    def has_ended(self):
+        return self.ended
 
     def overlapping_api(self, start):
         return 0 if bytes(start[:4]) in (b"wait", b"read") else None

@@ -205,6 +205,16 @@ async def test_connection_stopped_finishes_what_is_in_flight(peer):
     assert b"too late" not in peer.router.started
 
 
+async def test_broker_that_has_ended_answers_nothing(peer):
+    """What was under way may have had its effect or not: the connection is closed."""
+    await peer.send(b"wait one")
+    await trio.testing.wait_all_tasks_blocked()
+    peer.router.ended = True
+    peer.router.gate.set()
+    assert await peer.receive() is None
+    assert peer.router.finished == [b"wait one"]
+
+
 async def test_connection_idle_is_stopped_at_once(peer):
     """With nothing in flight there is nothing to wait for."""
     peer.connection.stop()

@@ -27,11 +27,15 @@ class Talker:
 
     async def ask(self, op: str, **arguments: Any) -> Any:
         """The result, or (kind, sentence); with what a refusal has besides, (kind, sentence, more)."""
-        self._id += 1
-        await self.stream.send_all(frame(cbor2.dumps([self._id, op, arguments])))
+        await self.send(op, **arguments)
         answered, kind, content, *more = await self.answer()
         assert answered == self._id
         return content if kind == "ok" else (kind, content, *more)
+
+    async def send(self, op: str, **arguments: Any) -> None:
+        """A request, whose answer is not waited for."""
+        self._id += 1
+        await self.stream.send_all(frame(cbor2.dumps([self._id, op, arguments])))
 
     async def answer(self) -> Any:
         (length,) = struct.unpack(">I", await self.receive(4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from dataclasses import replace
 
 import cbor2
 import pytest
@@ -16,6 +17,7 @@ from fairlog.edge import hanging_up
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import FRAME_SILENCE_S
 from fairlog.edge.log_limiter import LogLimiter
+from fairlog.kafka.server import Server
 from fairlog.native.messages import FRAME_BYTES_MAX
 from fairlog.native.protocol import NativeProtocol
 from fairlog_types import CorruptStorage
@@ -32,6 +34,22 @@ async def ask_kafka(stream: trio.SocketStream) -> None:
     await stream.send_all(GOLDEN_VERSIONS)
     (length,) = struct.unpack(">I", await talker.receive(4))
     assert (await talker.receive(length))[:6] == struct.pack(">ih", 5, 0)
+
+
+async def test_owner_that_was_deposed_says_nothing_more(memory, nursery):
+    """Not even of what it knows: another node answers by now, and this one closes the connection."""
+    has_ended = False
+    broker = replace(memory.broker, has_ended=lambda: has_ended)
+    server = Server(broker, [NativeProtocol(broker)])
+    (listener,) = await nursery.start(server.serve, await trio.open_tcp_listeners(0, host="127.0.0.1"))
+    async with await trio.open_tcp_stream(*listener.socket.getsockname()[:2]) as stream:
+        talker = Talker(stream)
+        assert await talker.greet() == b"FLG1"
+        assert "topics" in await talker.ask("topics")
+        has_ended = True
+        await stream.send_all(frame(cbor2.dumps([2, "topics", {}])))
+        assert await talker.is_closed()
+    server.stop()
 
 
 # --- the preamble -------------------------------------------------------------------------------------

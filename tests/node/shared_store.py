@@ -42,6 +42,7 @@ class StoreView:
     def __init__(self, store: SharedStore, shard: ShardNumber) -> None:
         self._store, self.shard = store, shard
         self.placement = store.placement
+        self.is_alone = store.placement.shards == 1
 
     def changed(self) -> trio.Event:
         return self._store.changed

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
+import lmdb
 import pytest
 
 from scripts.node_process import NodeProcess
@@ -18,7 +19,6 @@ NewNode = Callable[..., NodeProcess]
 
 ILLEGAL_GENERATION = 22
 COORDINATOR_NOT_AVAILABLE = 15
-UNKNOWN_MEMBER_ID = 25
 SHORT_SESSIONS = {"FAIRLOG_GROUPS_MIN_SESSION_TIMEOUT_MS": "1000"}
 
 
@@ -54,7 +54,7 @@ def killed_in_second_generation(node: NodeProcess, point: str) -> RawMember:
 def test_kill_behind_the_write_leaves_the_new_generation(new_node: NewNode) -> None:
     """Nobody was told what he reads in it; who asks after the restart is."""
     node = new_node(**SHORT_SESSIONS)
-    member = killed_in_second_generation(node, "groups.keep.after_commit")
+    member = killed_in_second_generation(node, "groups.keep.visible")
     with as_before(node, member) as again:
         assert again.heartbeat("g") == 0
         answer = again.sync("g", {})
@@ -66,7 +66,7 @@ def test_kill_behind_the_write_leaves_the_new_generation(new_node: NewNode) -> N
 def test_kill_before_the_write_leaves_the_generation_before(new_node: NewNode) -> None:
     """The member of the new one is told so, joins again, and gets the next number."""
     node = new_node(**SHORT_SESSIONS)
-    member = killed_in_second_generation(node, "groups.keep.before_commit")
+    member = killed_in_second_generation(node, "groups.keep.encoded")
     with as_before(node, member) as again:
         assert again.heartbeat("g") == ILLEGAL_GENERATION
         settle(again)
@@ -77,7 +77,7 @@ def test_kill_before_the_write_leaves_the_generation_before(new_node: NewNode) -
 
 def test_disk_that_does_not_keep_groups_lets_nobody_have_an_assignment(new_node: NewNode) -> None:
     """Clients look for the coordinator, and join again; after a restart all is well."""
-    node = new_node(FAIRLOG_FAILPOINT="groups.keep.before_commit:fail:1", **SHORT_SESSIONS)
+    node = new_node(FAIRLOG_FAILPOINT="copier.copy.before_commit:fail:1", **SHORT_SESSIONS)
     node.start()
     with RawMember(node.address) as member:
         for _ in range(2):
@@ -88,23 +88,66 @@ def test_disk_that_does_not_keep_groups_lets_nobody_have_an_assignment(new_node:
     del node.environment["FAIRLOG_FAILPOINT"]
     node.start()
     with as_before(node, member) as again:
-        assert again.heartbeat("g") == UNKNOWN_MEMBER_ID
-    with RawMember(node.address) as other:
-        settle(other)
+        assert again.heartbeat("g") == ILLEGAL_GENERATION  # the first one was in the journal
+        settle(again)
+        assert again.heartbeat("g") == 0
 
 
-def test_directory_without_kept_groups_is_opened(new_node: NewNode) -> None:
-    """As an older release left it: it gets the store, and keeps its groups from then on."""
+def test_write_that_fails_for_once_lets_the_next_rebalance_pass(new_node: NewNode) -> None:
+    """Nothing was written, and the disk is well."""
+    node = new_node(FAIRLOG_FAILPOINT="groups.keep.encoded:fail:1", **SHORT_SESSIONS)
+    node.start()
+    with RawMember(node.address) as member:
+        member.join("g")
+        assert member.sync("g", {member.member_id: b"all"}).error_code == COORDINATOR_NOT_AVAILABLE
+        settle(member)
+
+
+def test_group_that_is_too_large_gets_no_assignment(new_node: NewNode) -> None:
+    """The log says which group, and what can be done. The node goes on, and so do other groups, and this one later."""
+    node = new_node(FAIRLOG_JOURNAL_SEGMENT_BYTES_MAX=str(2 << 20), **SHORT_SESSIONS)
+    node.environment["FAIRLOG_REQUESTS_MESSAGE_BYTES_MAX"] = str(1 << 20)
+    node.start()
+    with RawMember(node.address) as member, RawMember(node.address) as other:
+        member.join("g")
+        assert member.sync("g", {member.member_id: bytes(1 << 20)}).error_code == COORDINATOR_NOT_AVAILABLE
+        assert "the group g takes more than 1048576 bytes" in node.log_tail()
+        other.join("h")
+        assert other.sync("h", {other.member_id: b"all"}).error_code == 0
+        settle(member)
+
+
+def test_directory_of_an_earlier_version_loses_its_store_of_groups(new_node: NewNode) -> None:
+    """Members join again once; from then on the group is kept in its offsets log."""
     node = new_node(**SHORT_SESSIONS)
     node.start()
     node.stop()
-    for file in shard_in(node.data_dir).persisted_groups.iterdir():
-        file.unlink()
-    shard_in(node.data_dir).persisted_groups.rmdir()
+    store = shard_in(node.data_dir).earlier_groups
+    store.mkdir()
+    with lmdb.open(str(store)) as environment, environment.begin(write=True) as transaction:
+        transaction.put(b"format", b"\x82\x6efairlog-groups\x02")
     node.start()
+    assert "have to join again" in node.log_tail()
+    assert not store.exists()
     with RawMember(node.address) as member:
         settle(member)
     node.kill()
     node.start()
+    assert node.log_tail().count("have to join again") == 1
     with as_before(node, member) as again:
         assert again.heartbeat("g") == 0
+
+
+def test_deleted_group_does_not_come_back(new_node: NewNode) -> None:
+    """Neither its offsets nor its members: the next one of the name begins with the first generation."""
+    node = new_node(**SHORT_SESSIONS)
+    node.start()
+    with RawMember(node.address) as member:
+        settle(member)
+        assert member.leave("g") == 0
+        assert member.delete_group("g") == 0
+    node.kill()
+    node.start()
+    with RawMember(node.address) as member:
+        settle(member)
+        assert member.generation == 1

@@ -155,6 +155,30 @@ def test_kill_in_the_middle_of_a_deletion_leaves_a_log_that_starts_somewhere(
     verify(node)
 
 
+def test_kill_behind_the_journal_and_before_the_data_log_deletes_what_was_asked(new_node: NewNode) -> None:
+    """The journal says where the log begins: so it does after the start, and what is behind that is all there."""
+    node = new_node(FAIRLOG_FAILPOINT="retention.delete.before_commit:kill:1")
+    node.start()
+    make_topic(node, "t")
+    with RawClient(node.address) as client:
+        rows = [row for number in range(5) for row in produce(client, "t", (b"k", b"%d" % number))]
+        with pytest.raises(ConnectionError):
+            client.delete_records("t", 0, 3)
+    assert node.wait_end(WAIT_S) == -9, "the failpoint was not reached"
+    del node.environment["FAIRLOG_FAILPOINT"]
+    for _ in range(2):
+        node.start()
+        with RawClient(node.address) as client:
+            assert client.list_offset("t", 0, -2) == (raw.NONE, 3)
+            assert client.fetch("t", 0, 2, wait_ms=0).error_code == raw.OFFSET_OUT_OF_RANGE
+            assert read(client, "t", 3) == rows[3:]
+            assert client.delete_records("t", 0, 1) == (raw.NONE, 3)
+        node.kill()
+    node.start()
+    assert node.stop() == 0
+    verify(node)
+
+
 def test_full_disk_in_compaction_refuses_no_writes_and_passes(new_node: NewNode) -> None:
     """A line says that it was postponed; what fits into the files is written; with room again it is cleaned."""
     node = new_node(**OFTEN)

@@ -19,7 +19,6 @@ import pytest
 from datalog import layout
 from fairlog import __version__
 from fairlog.cluster import records
-from fairlog.groups import persisted_group as kept_groups
 from journal.segment import VERSIONS, JournalKind
 from scripts.node_process import NodeProcess
 from tests.clients.raw_client import RawClient, batch
@@ -114,15 +113,7 @@ def journal_of_tomorrow(node: NodeProcess) -> str:
     return f"{path}: byte 0: "
 
 
-def groups_of_tomorrow(node: NodeProcess) -> str:
-    with lmdb.open(str(shard_in(node.data_dir).persisted_groups), max_dbs=0) as store, store.begin(write=True) as txn:
-        txn.put(kept_groups.FORMAT_KEY, cbor2.dumps([kept_groups.MAGIC, kept_groups.VERSION + 1]))
-    return f"the groups' members in {shard_in(node.data_dir).persisted_groups} have format {kept_groups.VERSION + 1}"
-
-
-@pytest.mark.parametrize(
-    "change", [cluster_store_of_tomorrow, groups_of_tomorrow, data_logs_of_tomorrow, journal_of_tomorrow]
-)
+@pytest.mark.parametrize("change", [cluster_store_of_tomorrow, data_logs_of_tomorrow, journal_of_tomorrow])
 def test_start_with_data_of_a_newer_format_is_refused(new_node: NewNode, change: Callable[[NodeProcess], str]) -> None:
     """The sentence says where the newer format is, and the older program leaves the data as they were."""
     node = new_node()

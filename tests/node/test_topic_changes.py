@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -14,14 +15,18 @@ import trio.testing
 
 from datalog.interface import Bounds, DataLogWriter, EpochEnd, NoRoom
 from fairlog.cluster.interface import InvalidPartitions, UnknownTopic
-from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, StorageFailure
-from journal.journal import NoFiles
+from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, StorageFailure
+from journal import segment
+from journal.journal import Fsync, Journal, JournalKind, NoFiles
+from journal.journal import NoRoom as NoRoomInJournal
+from journal.segment_file import SegmentFile
 from partition import partition as partition_module
 from partition.answers import Appended, RefusedAppend
 from partition.modes import TransactionMode
 from partition.partition import Partition
+from partition.records import Fence
 from tests.node.test_topics import Store, fill
-from tests.shard.runs import A, B, Run
+from tests.shard.runs import DATA_LOGS, JOURNALS, A, B, Run
 
 # --- partitions ------------------------------------------------------------------------------------
 
@@ -278,25 +283,161 @@ async def test_records_deleted_stay_away_after_a_restart(open_run) -> None:
         assert await run.plain(B, b"more") == Appended(Offset(5), Offset(6))
 
 
-async def test_records_deleted_are_gone_from_the_disk_when_it_is_answered(
-    open_run, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fsync", [Fsync.COMMIT, Fsync.NEVER])
+async def test_records_deleted_are_gone_in_the_journal_before_the_data_log_begins_later(
+    open_run, monkeypatch: pytest.MonkeyPatch, fsync: Fsync
 ) -> None:
-    """The last write is synced: without that a loss of power may undo it (`metasync=False`)."""
-    async with open_run() as run:
+    """Its frame is on disk by then, whatever is promised of batches: what an answer says outlives a loss of power."""
+    async with open_run(fsync=fsync) as run:
         await run.start(A)
         for _ in range(2):
             await run.plain(A, b"v")
         await run.partitions.drain()
-        synced: list[Offset] = []
-        sync = run.data_logs.sync
+        delete = Partition._delete_some  # pyright: ignore[reportPrivateUsage]
+        on_disk: list[tuple[Offset, bool]] = []
 
-        def watched() -> None:
-            sync()
-            synced.append(run.data_logs.bounds(A).log_start)
+        def watched(partition: Partition, offset: Offset) -> bool:
+            journal = partition.journal
+            assert isinstance(journal, Journal)
+            on_disk.append((partition.state.log_start, journal._synced == journal.end))  # pyright: ignore[reportPrivateUsage]
+            return delete(partition, offset)
 
-        monkeypatch.setattr(run.data_logs, "sync", watched)
-        await run[A].delete_before(Offset(1))
-        assert synced == [1]
+        monkeypatch.setattr(Partition, "_delete_some", watched)
+        assert await run[A].delete_before(Offset(1)) == 1
+        assert on_disk == [(1, True)] * 2
+
+
+async def test_records_deleted_stay_away_after_a_loss_of_power_that_takes_the_data_logs_last_commits(
+    open_run, tmp_path
+) -> None:
+    """They are not synced (`metasync=False`): the journal alone lets the log begin where it was answered."""
+    async with open_run() as run:
+        await run.start(A)
+        for number in range(5):
+            await run.plain(A, b"%d" % number)
+        await run.partitions.drain()
+        size_bytes = run.data_logs.bounds(A).size_bytes
+        before = run.crash(tmp_path / "before")
+        assert await run[A].delete_before(Offset(3)) == Offset(3)
+        after = run.crash(tmp_path / "after")
+    shutil.rmtree(after / DATA_LOGS)
+    shutil.copytree(before / DATA_LOGS, after / DATA_LOGS)
+    async with open_run(after) as run:
+        await run.start(A)
+        assert run[A].visibility.log_start == (await bounds(run, A)).log_start == Offset(3)
+        assert run[A].has_remains
+        await run[A].sweep()
+        assert not run[A].has_remains
+        assert run.data_logs.bounds(A).size_bytes == 2 * size_bytes // 5
+        assert await run[A].delete_before(Offset(1)) == Offset(3)
+
+
+async def test_records_whose_deletion_was_given_up_behind_its_frame_are_gone_before_long(
+    open_run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that hangs up in between: the copier lets the log begin there, and asking again writes no more."""
+
+    async def has_a_long_way_to_go(*_: object) -> None:
+        await trio.sleep_forever()
+
+    async with open_run() as run:
+        await run.start(A)
+        for number in range(5):
+            await run.plain(A, b"%d" % number)
+        await run.partitions.drain()
+        with monkeypatch.context() as patch, trio.move_on_after(0.05):
+            patch.setattr(Partition, "_delete_through", has_a_long_way_to_go)
+            await run[A].delete_before(Offset(3))
+        assert (run[A].visibility.log_start, run[A].state.log_start) == (0, 3)
+        await run.partitions.drain()
+        assert run[A].visibility.log_start == (await bounds(run, A)).log_start == Offset(3)
+        end = run[A].journal.end
+        assert await run[A].delete_before(Offset(3)) == Offset(3)
+        assert run[A].journal.end == end
+
+
+async def test_records_deleted_that_the_journal_does_not_keep_stay(open_run) -> None:
+    """Nothing is gone from the data log that a restart would not know to be gone; and writes are refused."""
+    async with open_run() as run:
+        await run.start(A)
+        await run.plain(A, b"v")
+        await run.partitions.drain()
+        run.disk.failing = str(A)
+        with pytest.raises(StorageFailure, match="fdatasync"):
+            await run[A].delete_before(Offset(1))
+        assert (await bounds(run, A)).log_start == Offset(0)
+        assert run.failure is not None
+
+
+async def test_records_are_deleted_with_the_journals_reserve_when_its_disk_is_full(
+    open_run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is what gives room back. Where even that is used up, the deletion is refused, and nothing else."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with open_run() as run:
+        await run.start(A)
+        for number in range(400):
+            await run.plain(A, b"%d" % number)
+        await run.partitions.drain()
+        journal = run[A].journal
+        with monkeypatch.context() as patch:
+            patch.setattr(SegmentFile, "extend", full)
+            patch.setattr(SegmentFile, "create", full)
+            while journal.has_room(0):
+                run[A].write(Fence(ProducerId(1), ProducerEpoch(0)))
+            for offset in range(1, 400):
+                try:
+                    assert await run[A].delete_before(Offset(offset)) == offset
+                except NoRoomInJournal:
+                    break
+            else:
+                pytest.fail("the reserve has no end")
+            assert offset > 100
+            assert (run.failure, run[A].state.log_start) == (None, offset - 1)
+            assert (await bounds(run, A)).log_start == offset - 1
+        assert await run[A].delete_before(Offset(offset)) == offset
+
+
+async def test_log_of_an_earlier_release_goes_on_in_a_new_segment(
+    open_run, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What that release has written is read; it refuses what this one has written, and says that it is newer."""
+
+    def as_version(number: int) -> None:
+        monkeypatch.setitem(segment.VERSIONS, JournalKind.LOCAL, number)
+
+    def versions(run: Run, log: LogId) -> list[int]:
+        return [path.read_bytes()[8] for path in sorted((run.directory / JOURNALS / str(log)).glob("*.journal"))]
+
+    as_version(3)
+    async with open_run() as run:
+        await run.start(A, B)
+        await run.plain(A, b"v")
+        await run[B].journal.begin()
+        await run.partitions.drain()
+        await run.partitions.close()
+        assert (versions(run, A), versions(run, B)) == ([3], [3])
+        old = run.crash(tmp_path / "old")
+    as_version(4)
+    for values in ([b"v"], []):
+        async with open_run(old) as run:
+            await run.start(A, B)
+            assert (versions(run, A), versions(run, B)) == ([3, 4], [4])
+            assert not values or await run.values(A) == values
+            assert await run[A].delete_before(Offset(1)) == 1
+            old = run.crash(tmp_path / f"old{run.partitions.leader_epoch}")
+    async with open_run(old) as run:
+        await run.start(A, B)
+        assert await run.plain(A, b"w") == Appended(Offset(1), Offset(2))
+        assert run[A].visibility.log_start == 1
+        old = run.crash(tmp_path / "new")
+    as_version(3)
+    async with open_run(old) as run:
+        with pytest.raises(CorruptStorage, match="written by a newer Fairlog"):
+            await run.lead([A])
 
 
 async def test_records_deleted_in_steps_let_others_write_between_them(
@@ -404,7 +545,8 @@ async def test_records_that_a_full_disk_does_not_delete_stop_no_writes(
             patch.setattr(os, "posix_fallocate", full)
             with pytest.raises(NoRoom, match="No space left"):
                 await run[A].delete_before(Offset(1))
-        assert run[A].visibility.log_start == Offset(0)
+            await run.partitions.drain()
+        assert (run[A].visibility.log_start, run[A].state.log_start) == (Offset(0), Offset(0))
         assert await run.plain(A, b"w") == Appended(Offset(1), Offset(2))
         assert await run[A].delete_before(Offset(1)) == Offset(1)
 

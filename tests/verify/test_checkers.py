@@ -16,12 +16,14 @@ from datalog.interface import Mark
 from datalog.layout import LogRecord
 from datalog.lmdb_pages import Item
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey, encode_offset_entry
+from fairlog.groups.persisted_group import PersistedClassicGroup, encode_group
 from fairlog.verify.batches import DensityCheck, KeptBatch, LogCheck
 from fairlog.verify.committed_offsets import check_committed_offset
 from fairlog.verify.copies import CopiedBatch, CopiesCheck
 from fairlog.verify.counters import CountersCheck, TimeIndexCheck
 from fairlog.verify.findings import Kind, Summary, Violation
 from fairlog.verify.journals import JournalView, ReadFrame, check_journal
+from fairlog.verify.persisted_groups import check_persisted_group
 from fairlog.verify.placements import KnownPlace, PlacementsCheck
 from fairlog.verify.producers import FirstBatchesCheck, ProducersCheck
 from fairlog.verify.rules import LogRules
@@ -36,7 +38,7 @@ from fairlog_types import (
     TxId,
 )
 from partition.producer_window import AppliedTransaction, ProducerWindow, first_window
-from partition.records import Apply, Discard, PlainBatch, TransactionalBatch
+from partition.records import Apply, Discard, PlainBatch, Start, TransactionalBatch
 
 LOG = LogId.of_topic(UUID(int=1), 0)
 TRANSACTIONAL = 0x10
@@ -342,6 +344,17 @@ def test_committed_offset_is_right_whatever_the_client_has_committed(offset: int
     assert list(check_committed_offset("log", 8, item, Summary()))
 
 
+def test_group_is_right_under_its_own_digest_alone() -> None:
+    """Whichever log it is in; what is no group is named with its byte."""
+    record = encode_group("g", PersistedClassicGroup(4, "consumer", "", "", ()))
+    right = (layout.group_key(7, "g"), record)
+    wrong = [(layout.group_key(7, "h"), record), (right[0], record[:-1]), (right[0], b""), (right[0][:-1], record)]
+    assert list(check_persisted_group("log", Item(right[0], memoryview(right[1]), 9), Summary())) == []
+    for key, value in wrong:
+        (violation,) = check_persisted_group("log", Item(key, memoryview(value), 9), Summary())
+        assert violation.where == "log, byte 9 of the file"
+
+
 # --- journals -------------------------------------------------------------------------------------
 
 
@@ -394,7 +407,9 @@ def test_journal_with_its_mark_at_any_decision_is_right(
     }
     mark = Mark(JournalPosition(copied_through), JournalPosition(replay_from), Offset(next_offset))
     held = windows if copied_through > 8 else {}
-    found = list(check_journal(LOG, "log", JOURNAL, mark, held, (), view, start=JournalPosition(0)))
+    found = list(
+        check_journal(LOG, "log", JOURNAL, mark, held, (), view, start=JournalPosition(0), log_start=Offset(0))
+    )
     assert found == []
     assert (T1 in view.applied, T1 in view.pending) == (copied_through >= 40, copied_through < 40)
     assert view.complete_from == (0 if copied_through else None)
@@ -415,7 +430,11 @@ def test_journal_with_a_mark_that_does_not_fit_is_a_violation(
     """Too early pins the journal, too late loses what is open, and neither may stand between two frames."""
     copied_through, replay_from, next_offset = mark
     given_mark = Mark(JournalPosition(copied_through), JournalPosition(replay_from), Offset(next_offset))
-    found = list(check_journal(LOG, "log", JOURNAL, given_mark, {}, (), JournalView(), start=JournalPosition(0)))
+    found = list(
+        check_journal(
+            LOG, "log", JOURNAL, given_mark, {}, (), JournalView(), start=JournalPosition(0), log_start=Offset(0)
+        )
+    )
     assert any(each.invariant == invariant and words in each.what for each in found), found
 
 
@@ -431,9 +450,53 @@ def test_journal_that_contradicts_itself_is_a_violation() -> None:
         ),
     ):
         found = list(
-            check_journal(LOG, "log", frames(*records_), mark, {}, (), JournalView(), start=JournalPosition(0))
+            check_journal(
+                LOG,
+                "log",
+                frames(*records_),
+                mark,
+                {},
+                (),
+                JournalView(),
+                start=JournalPosition(0),
+                log_start=Offset(0),
+            )
         )
         assert any(words in each.what for each in found), found
+
+
+@pytest.mark.parametrize(
+    ("log_start", "mark_at", "words"),
+    [
+        (2, 40, None),
+        (3, 40, None),
+        (1, 40, "was told to begin at offset 2, and its data log begins at 1"),
+        (0, 16, None),
+        (1, 48, "was told to begin at offset 2"),
+    ],
+)
+def test_start_that_the_mark_has_passed_and_the_data_log_does_not_have_is_a_violation(
+    log_start: int, mark_at: int, words: str | None
+) -> None:
+    """The copier moves both at once; where the data log is ahead of the mark, its leader has been faster."""
+    journal = frames(plain(0), plain(1), Start(Offset(2)), Start(Offset(1)), plain(2), plain(3))
+    mark = Mark(JournalPosition(mark_at), JournalPosition(mark_at), Offset({16: 2, 40: 3, 48: 4}[mark_at]))
+    view = JournalView()
+    found = check_journal(
+        LOG, "log", journal, mark, {}, (), view, start=JournalPosition(0), log_start=Offset(log_start)
+    )
+    assert [(each.invariant, words in each.what) for each in found if words] == ([(4, True)] if words else [])
+
+
+def test_start_behind_the_end_of_its_log_is_a_violation() -> None:
+    """As a restart finds it."""
+    mark = Mark(JournalPosition(8), JournalPosition(8), Offset(1))
+    (found,) = check_journal(
+        *(LOG, "log", frames(plain(0), Start(Offset(3))), mark, {}, (), JournalView()),
+        start=JournalPosition(0),
+        log_start=Offset(0),
+    )
+    assert "begin at offset 3, which ends at 1" in found.what
 
 
 def test_log_whose_largest_timestamp_is_gone_has_a_bound() -> None:

@@ -20,10 +20,10 @@ from datalog.batch import parse_batch_header_untrusted
 from datalog.environment import LmdbDataLogs
 from datalog.layout import LogRecord
 from datalog.lmdb_file import check_length
+from datalog.offset_entries import GroupEntry
 from fairlog.cluster import records
 from fairlog.cluster.interface import Topic
 from fairlog.directory import locked_directory
-from fairlog.groups.persisted_group import group_key
 from fairlog_types import CorruptStorage, JournalPosition, LogId, Offset
 from journal.read_only import open_read_only
 from journal.segment import JournalKind
@@ -487,17 +487,19 @@ def test_cluster_store_that_was_cut_is_a_violation(fairlog: FairlogCommand, plan
     assert "it was cut" in out
 
 
-@pytest.mark.parametrize("key", [b"format", b"start", group_key("billing")], ids=["format", "start", "group"])
-def test_damaged_store_of_groups_is_a_violation(fairlog: FairlogCommand, planted: Planted, key: bytes) -> None:
-    """A node would not start with it. Without the store it would, and without members."""
-    store = shard_in(planted.directory).persisted_groups_file
-    with lmdb.open(str(store.parent)) as environment, environment.begin(write=True) as transaction:
-        transaction.put(key, b"\x80")
+@pytest.mark.parametrize("table", ["of an offsets log", "of a topic's log"])
+def test_damaged_record_of_a_group_is_a_violation(fairlog: FairlogCommand, planted: Planted, table: str) -> None:
+    """A node would not start with the one; the other one, it would never see."""
+    log, words = planted.log(), "has members of groups, and is no offsets log"
+    if table == "of an offsets log":
+        log, words = LogId.of_offsets(0), "o-offsets-0, byte .*the record 'group/"
+    logs = LmdbDataLogs.open(shard_in(planted.directory).data_logs, map_bytes=1 << 28)
+    with logs.write() as writer:
+        writer.put_offsets(log, [GroupEntry("readers", b"\xff")])
+    logs.close()
     code, out, _ = fairlog("verify", planted.directory)
     assert code == 1
-    assert re.search(rf"{store}.*the record '?(format|start|group/)", out), out
-    shutil.rmtree(store.parent)
-    assert fairlog("verify", planted.directory)[0] == 0
+    assert re.search(words, out), out
 
 
 def test_directory_of_a_running_node_is_refused(fairlog: FairlogCommand, planted: Planted) -> None:

@@ -7,13 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
+from datalog.environment import LmdbDataLogs
+from datalog.offset_entries import GroupEntry
 from fairlog.cluster.growing import add_shard
 from fairlog.data_directory import CLUSTER
 from fairlog.last_run import move_note
 from fairlog.verify.verification import Verification
+from fairlog_types import LogId
 from shard.directory import ShardDirectory
 from tests.cli.in_process import FairlogCommand
-from tests.shards import shard_in, split_in_two
+from tests.shards import MAP_BYTES, shard_in, split_in_two
 from tests.verify.planting import Planted, flip
 
 pytestmark = pytest.mark.slow
@@ -99,8 +102,10 @@ def lose_the_data_logs(shards: Shards) -> None:
 
 
 def damage_the_groups(shards: Shards) -> None:
-    shards[1].persisted_groups.mkdir()
-    shards[1].persisted_groups_file.write_bytes(b"no database")
+    logs = LmdbDataLogs.open(shards[1].data_logs, map_bytes=MAP_BYTES)
+    with logs.write() as writer:
+        writer.put_offsets(LogId.of_offsets(1), [GroupEntry("readers", b"no record")])
+    logs.close()
 
 
 def leave_a_stranger(shards: Shards) -> None:
@@ -124,7 +129,7 @@ PLANTED: list[tuple[Callable[[Shards], None], str]] = [
     (lose_a_shard, "group journal 1: is missing: what its transactions were answered is lost (invariant 5)"),
     (lose_all_shards, "has no shard"),
     (lose_the_data_logs, "shards/1/datalog/data.mdb"),
-    (damage_the_groups, "shards/1/groups/data.mdb"),
+    (damage_the_groups, "o-offsets-1, byte "),
     (allot_a_shard_to_nobody, "allotment does not say which process serves which shard: remove it"),
     (leave_a_stranger, "shards/old: is not the directory of a shard"),
 ]

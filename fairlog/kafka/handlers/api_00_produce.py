@@ -27,6 +27,7 @@ Behaviour
   transactional id, the partition alone decides, by the transaction that it has open; after a restart it waits until
   the coordinator has said which. If it has none, the client is told to abort (`must_abort.py`), whatever the reason is:
   the coordinator knows it.
+- With several machines: while the engine is away, NOT_ENOUGH_REPLICAS at once, and nothing is appended.
 
 Version notes
 - 4 allows KafkaStorageException; 5 adds the log start offset; 7 allows zstd (passed through in any version); 8 adds
@@ -188,6 +189,8 @@ async def _append(
     led = broker.partitions.get(log_id)
     if led is None:
         return result.fail(code_of_unled(broker), RefusedAppend.UNKNOWN_LOG.value)
+    if broker.appends_wait():
+        return result.fail(ErrorCode.NOT_ENOUGH_REPLICAS, "the replicated log does not answer, so nothing was appended")
     data: Buffer = records if records is not None else memoryview(b"")
     try:
         header = check_produced_untrusted(data, bytes_max=message_bytes_max(topic, broker.settings))

@@ -17,15 +17,17 @@ Behaviour
 - Sessions (KIP-227) are served, see `fairlog.kafka.fetch_sessions`: epoch 0 asks for a session, -1 for none, and both
   close any session that they name. An incremental answer has the partitions with records, errors or offsets that the
   client does not know yet; a full one has all requested partitions, each once.
-- A partition that another broker leads is NOT_LEADER_OR_FOLLOWER.
+- A partition that another broker leads is NOT_LEADER_OR_FOLLOWER, unless this node has a copy of it: that is read like
+  any other (KIP-392), up to what it has. Beyond that the answer is OFFSET_NOT_AVAILABLE, for the leader may have more.
+- A client that names its rack is sent to a copy there that is in sync, if the leader is in another one.
 - Other tasks run after each `STEP` partitions, across all topics: a client may ask for ten thousand.
 
 Version notes
-- 5 adds the log start offset; 7 sessions; 9 the leader epoch, which is checked; 11 racks and preferred replicas (never
-  returned); 12 is flexible and adds tagged fields for diverging epochs (never used: a partition has one replica, which
-  does not diverge from itself); 13 names topics by id; 15 moves the replica id to a tagged field; 16 can name new
-  leaders in tagged fields (never done: clients ask Metadata); 17 and 18 add tagged fields of followers (a directory, a
-  high watermark), which are skipped.
+- 5 adds the log start offset; 7 sessions; 9 the leader epoch, which is checked; 11 racks and preferred replicas; 12 is
+  flexible and adds tagged fields for diverging epochs (never used: a partition has one replica, which does not diverge
+  from itself); 13 names topics by id; 15 moves the replica id to a tagged field; 16 can name new leaders in tagged
+  fields (never done: clients ask Metadata); 17 and 18 add tagged fields of followers (a directory, a high watermark),
+  which are skipped.
 - zstd batches are also sent to clients below version 10; Kafka refuses this.
 """
 
@@ -85,6 +87,8 @@ class FetchRequest(NamedTuple):
     topics: tuple[FetchTopic, ...]
     session_epoch: int = FINAL_EPOCH
     forgotten: tuple[tuple[TopicKey, tuple[int, ...]], ...] = ()
+    rack: str = ""
+    """That the client is in; empty if it has not said."""
 
     @property
     def committed_only(self) -> bool:
@@ -98,11 +102,17 @@ class _Line(LogRead):
     index: int = field(kw_only=True)
     refusal: ErrorCode = field(default=ErrorCode.NONE, kw_only=True)
     """Why the partition is not read, if this is decided here."""
+    preferred: int = field(default=-1, kw_only=True)
+    """The broker that the client should read it from; -1: this one."""
+    is_copied: bool = field(default=False, kw_only=True)
+    """Another broker leads it."""
 
     @property
     def error(self) -> ErrorCode:
         if self.problem is None or self.problem is Problem.REFUSED:
             return self.refusal
+        if self.problem is Problem.OUT_OF_RANGE and self.is_copied and self.position > self.high_watermark:
+            return ErrorCode.OFFSET_NOT_AVAILABLE  # the leader may have it: only it can say that nobody has
         return READ_PROBLEMS[self.problem]
 
 
@@ -141,11 +151,10 @@ def decode(reader: Reader, version: int) -> FetchRequest:
     session_id, session_epoch = (reader.int32(), reader.int32()) if version >= 7 else (0, FINAL_EPOCH)
     topics = reader.array(topic)
     no_longer = reader.array(forgotten) if version >= 7 else ()
-    if version >= 11:
-        reader.string()  # rack
+    rack = reader.string() if version >= 11 else ""
     reader.end_of_fields()
     return FetchRequest(
-        max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, topics, session_epoch, no_longer
+        max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, topics, session_epoch, no_longer, rack
     )
 
 
@@ -164,7 +173,12 @@ async def _finish(context: Context, request: FetchRequest, deadline: float, room
         lines = await read(
             context.broker,
             session,
-            functools.partial(_look_up, context, committed_only=request.committed_only),
+            functools.partial(
+                _look_up,
+                context,
+                committed_only=request.committed_only,
+                preferred=context.broker.preferred_replica(request.rack) if request.rack else -1,
+            ),
             plan=ReadPlan(bytes_min=request.min_bytes, bytes_max=request.max_bytes),
             room=room,
             long_poll=functools.partial(context.client.long_poll, deadline),
@@ -234,22 +248,27 @@ async def _put_all(session: FetchSession, request: FetchRequest) -> FetchSession
     return session
 
 
-def _look_up(context: Context, asked: CachedPartition, *, committed_only: bool) -> _Line:
-    """A partition's entry before anything is read."""
+def _look_up(context: Context, asked: CachedPartition, *, committed_only: bool, preferred: int) -> _Line:
+    """A partition's entry before anything is read. `preferred` is the broker to read from what is led here."""
     broker, key = context.broker, asked.topic
     topic = find_topic(broker, key)
     line = _Line(log_of(topic, asked.index), asked.offset, asked.bytes_max, committed_only, index=asked.index)
     if line.log is None:
         has_name = topic is not None or isinstance(key, str)
         line.refusal = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if has_name else ErrorCode.UNKNOWN_TOPIC_ID
-    elif (partition := broker.partitions.get(line.log)) is None:
+    elif (partition := broker.readable.get(line.log)) is None:
         line.refusal = code_of_unled(broker)
+    elif not broker.owns:
+        line.is_copied = True  # it has heard of epochs later than others, or earlier
     elif asked.leader_epoch >= 0:
         if asked.leader_epoch < partition.leader_epoch:
             line.refusal = ErrorCode.FENCED_LEADER_EPOCH
         elif asked.leader_epoch > partition.leader_epoch:
             line.refusal = ErrorCode.UNKNOWN_LEADER_EPOCH
     if line.refusal is not ErrorCode.NONE:
+        line.fail(Problem.REFUSED)
+    elif preferred != -1:
+        line.preferred = preferred
         line.fail(Problem.REFUSED)
     return line
 
@@ -307,7 +326,7 @@ async def encode(context: Context, request: FetchRequest, session_id: int, lines
         else:
             writer.null_array()
         if version >= 11:
-            writer.int32(-1)  # preferred read replica
+            writer.int32(line.preferred)
         writer.records(line.batches)
         writer.end_of_fields()
 

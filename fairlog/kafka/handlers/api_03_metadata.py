@@ -19,11 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from uuid import UUID
 
 import trio
 
-from fairlog.cluster.interface import BrokerAddress, ClusterStore, Leader, Topic
+from fairlog.cluster.interface import BrokerAddress, ClusterStore, Leader, PartitionCopies, Topic
 from fairlog.kafka.acl_operations import ALL_OF_CLUSTER, ALL_OF_TOPIC, NOT_ASKED
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
@@ -60,10 +61,12 @@ class _Line:
     topic_id: UUID | None
     leaders: Sequence[Leader] = ()
     """Of the topic's partitions, in their order."""
+    copies: Sequence[PartitionCopies] = ()
+    """Likewise."""
 
     @classmethod
     def of(cls, cluster: ClusterStore, topic: Topic) -> _Line:
-        return cls(ErrorCode.NONE, topic.name, topic.topic_id, cluster.leaders(topic))
+        return cls(ErrorCode.NONE, topic.name, topic.topic_id, cluster.leaders(topic), cluster.copies(topic))
 
 
 def decode(reader: Reader, version: int) -> MetadataRequest:
@@ -136,19 +139,19 @@ async def encode(context: Context, request: MetadataRequest, lines: Sequence[_Li
         writer.string(address.host)
         writer.int32(address.port)
         if version >= 1:
-            writer.nullable_string(None)  # rack
+            writer.nullable_string(broker.cluster.rack_of(address.node_id))
         writer.end_of_fields()
 
-    def partition(numbered: tuple[int, Leader]) -> None:
-        index, (node_id, leader_epoch) = numbered
+    def partition(numbered: tuple[int, Leader, PartitionCopies]) -> None:
+        index, (node_id, leader_epoch), copies = numbered
         can_lead = node_id in started
         writer.int16(ErrorCode.NONE if can_lead else ErrorCode.LEADER_NOT_AVAILABLE)
         writer.int32(index)
         writer.int32(node_id if can_lead else NO_NODE)
         if version >= 7:
             writer.int32(leader_epoch)
-        writer.int32_array([node_id])  # replicas
-        writer.int32_array([node_id])  # in-sync replicas
+        writer.int32_array(copies.replicas)
+        writer.int32_array(copies.in_sync)
         if version >= 5:
             writer.int32_array(())  # offline replicas
         writer.end_of_fields()
@@ -160,7 +163,7 @@ async def encode(context: Context, request: MetadataRequest, lines: Sequence[_Li
             writer.uuid(line.topic_id)
         if version >= 1:
             writer.boolean(False)  # internal
-        writer.array(list(enumerate(line.leaders)), partition)
+        writer.array(list(zip(count(), line.leaders, line.copies, strict=False)), partition)
         if version >= 8:
             writer.int32(ALL_OF_TOPIC if request.operations_of_topics and line.name is not None else NOT_ASKED)
         writer.end_of_fields()

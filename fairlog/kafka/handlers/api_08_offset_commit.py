@@ -8,7 +8,8 @@ Behaviour
 - The group decides who may commit: a member of the current generation, or a client that is not a member while the group
   has no members. A member of the new protocol names its epoch instead; if its epoch has changed since, the answer is
   STALE_MEMBER_EPOCH.
-- A group that another broker coordinates is NOT_COORDINATOR; partitions are checked before.
+- A group that another broker coordinates is NOT_COORDINATOR; partitions are checked before. While the engine of several
+  machines is away, it is COORDINATOR_NOT_AVAILABLE.
 
 Version notes
 - 2 to 4 have a retention time, which is ignored: `offsets.retention_minutes` applies to all. 3 adds the throttle time,
@@ -27,7 +28,7 @@ from fairlog.groups.offset_values import CommitUnderWay, Sender
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_commit_refusal
 from fairlog.kafka.offset_lines import OffsetLines, TopicKey, check_lines, read_lines, write_lines
-from fairlog.kafka.ownership import is_group_elsewhere
+from fairlog.kafka.ownership import why_no_write_of_group
 from fairlog.kafka.wire import Reader
 
 SERVED = Versions(2, 10)
@@ -63,8 +64,9 @@ async def handle(context: Context, request: OffsetCommitRequest) -> Reply:
     )
     if not offsets:
         return encode(context, request, refused, ErrorCode.NONE)
-    if is_group_elsewhere(context.broker, request.group):
-        return encode(context, request, refused, ErrorCode.NOT_COORDINATOR)
+    cannot = why_no_write_of_group(context.broker, request.group)
+    if cannot is not None:
+        return encode(context, request, refused, cannot)
     outcome = await context.broker.offsets.commit(request.group, request.sender, offsets)
     if not isinstance(outcome, CommitUnderWay):
         return encode(context, request, refused, code_of_commit_refusal(outcome))

@@ -37,7 +37,7 @@ from fairlog.kafka.answer_budget import AnswerRoom
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
 from fairlog.kafka.offset_lines import LINES_AT_ONCE
-from fairlog.kafka.ownership import is_group_elsewhere
+from fairlog.kafka.ownership import code_of_group_elsewhere, is_group_elsewhere
 from fairlog.kafka.topic_lookup import find_topic
 from fairlog.kafka.wire import Reader, TopicKey, Writer
 from fairlog_types import CorruptStorage, Offset, StorageFailure
@@ -161,7 +161,7 @@ async def _finish(context: Context, request: OffsetFetchRequest, room: AnswerRoo
 async def _fetch(context: Context, request: GroupRequest, *, require_stable: bool) -> _GroupAnswer:
     broker = context.broker
     if is_group_elsewhere(broker, request.group):
-        return _GroupAnswer(request.group, ErrorCode.NOT_COORDINATOR, _unanswered(request))
+        return _GroupAnswer(request.group, code_of_group_elsewhere(broker, request.group), _unanswered(request))
     refusal = broker.groups.may_fetch(request.group, request.member_id, request.member_epoch)
     if refusal is not None:
         return _GroupAnswer(request.group, GROUP_REFUSALS[refusal], [])

@@ -26,7 +26,7 @@ from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.messages import NO_GENERATION, NO_MEMBER_ID, Joined, JoinedMember, Joining, JoinRefused
 from fairlog.kafka.api import CLIENT_NAME_MAX, Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
-from fairlog.kafka.ownership import is_group_elsewhere
+from fairlog.kafka.ownership import is_group_elsewhere, refusal_of_group_elsewhere
 from fairlog.kafka.wire import Reader
 
 SERVED = Versions(0, 9)
@@ -71,7 +71,9 @@ def decode(reader: Reader, version: int) -> JoinGroupRequest:
 async def handle(context: Context, request: JoinGroupRequest) -> Reply:
     groups, client = context.broker.groups, context.client
     if is_group_elsewhere(context.broker, request.group_id):
-        return encode(context, JoinRefused(GroupRefusal.ELSEWHERE, request.member_id))
+        return encode(
+            context, JoinRefused(refusal_of_group_elsewhere(context.broker, request.group_id), request.member_id)
+        )
     joining = Joining(
         request.member_id,
         request.instance_id,

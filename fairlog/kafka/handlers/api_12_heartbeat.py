@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlog.groups.interface import GroupRefusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
-from fairlog.kafka.ownership import is_group_elsewhere
+from fairlog.kafka.ownership import is_group_elsewhere, refusal_of_group_elsewhere
 from fairlog.kafka.wire import Reader
 
 SERVED = Versions(0, 4)
@@ -42,7 +41,7 @@ def decode(reader: Reader, version: int) -> HeartbeatRequest:
 async def handle(context: Context, request: HeartbeatRequest) -> Answer:
     broker = context.broker
     if is_group_elsewhere(broker, request.group_id):
-        refusal = GroupRefusal.ELSEWHERE
+        refusal = refusal_of_group_elsewhere(broker, request.group_id)
     else:
         refusal = broker.groups.heartbeat(request.group_id, request.member_id, request.instance_id, request.generation)
     writer = context.writer()

@@ -19,7 +19,7 @@ from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.messages import Leaving
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
-from fairlog.kafka.ownership import is_group_elsewhere
+from fairlog.kafka.ownership import is_group_elsewhere, refusal_of_group_elsewhere
 from fairlog.kafka.wire import Reader
 
 SERVED = Versions(0, 5)
@@ -49,8 +49,10 @@ def decode(reader: Reader, version: int) -> LeaveGroupRequest:
 
 
 async def handle(context: Context, request: LeaveGroupRequest) -> Answer:
-    outcome: Sequence[GroupRefusal | None] | GroupRefusal = GroupRefusal.ELSEWHERE
-    if not is_group_elsewhere(context.broker, request.group_id):
+    outcome: Sequence[GroupRefusal | None] | GroupRefusal
+    if is_group_elsewhere(context.broker, request.group_id):
+        outcome = refusal_of_group_elsewhere(context.broker, request.group_id)
+    else:
         outcome = context.broker.groups.leave(request.group_id, request.members)
     refused = isinstance(outcome, GroupRefusal)
     whole = outcome if refused else None

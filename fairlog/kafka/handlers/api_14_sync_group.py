@@ -24,7 +24,7 @@ from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.messages import Synced, Syncing
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
-from fairlog.kafka.ownership import is_group_elsewhere
+from fairlog.kafka.ownership import is_group_elsewhere, refusal_of_group_elsewhere
 from fairlog.kafka.wire import Reader
 
 SERVED = Versions(0, 5)
@@ -59,7 +59,7 @@ def decode(reader: Reader, version: int) -> SyncGroupRequest:
 
 async def handle(context: Context, request: SyncGroupRequest) -> Reply:
     if is_group_elsewhere(context.broker, request.group_id):
-        return encode(context, GroupRefusal.ELSEWHERE)
+        return encode(context, refusal_of_group_elsewhere(context.broker, request.group_id))
     parked = context.broker.groups.sync(request.group_id, request.sync)  # noqa: ASYNC200 (no file is meant)
     return Deferred(functools.partial(_finish, context, parked), parked.give_up)
 

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 import trio
 
-from fairlog.groups.interface import GroupDescription, GroupRefusal, GroupType, MemberDescription
+from fairlog.groups.interface import GroupDescription, GroupType, MemberDescription
 from fairlog.groups.states import GroupState
 from fairlog.kafka.acl_operations import ALL_OF_GROUP, NOT_ASKED
 from fairlog.kafka.api import Answer, Api, Context, Versions
-from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.ownership import is_group_elsewhere
+from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
+from fairlog.kafka.ownership import is_group_elsewhere, refusal_of_group_elsewhere
 from fairlog.kafka.wire import Reader
 
 SERVED = Versions(0, 6)
@@ -67,7 +67,8 @@ async def handle(context: Context, request: DescribeGroupsRequest) -> Answer:
         writer.string(state)
 
     def elsewhere(group_id: str) -> None:
-        head(group_id, ErrorCode.NOT_COORDINATOR, GroupRefusal.ELSEWHERE.value, "")
+        refusal = refusal_of_group_elsewhere(context.broker, group_id)
+        head(group_id, GROUP_REFUSALS[refusal], refusal.value, "")
         writer.string("")
         writer.string("")
         writer.array((), member)

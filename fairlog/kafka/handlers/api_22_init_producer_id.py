@@ -11,7 +11,8 @@ Behaviour
   and the answer names the epoch in which it was written, and the epoch that may end it. Without a transactional id both
   are INVALID_REQUEST.
 - An empty transactional id, or one of more than 1,024 bytes, is INVALID_REQUEST.
-- A transactional id that another broker coordinates is NOT_COORDINATOR.
+- A transactional id that another broker coordinates is NOT_COORDINATOR; while the engine of several machines is away,
+  it is COORDINATOR_NOT_AVAILABLE.
 
 Version notes
 - 2 is flexible; 3 lets a producer say which id and epoch it had, so that it can recover from an error (KIP-360); 4 has
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from coordinator.answers import Granted, GrantedToEnd, Refusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_refusal
-from fairlog.kafka.ownership import is_elsewhere
+from fairlog.kafka.ownership import why_no_write_of_id
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId, StorageFailure
@@ -86,8 +87,10 @@ async def _init(context: Context, request: InitProducerIdRequest) -> Granted | G
         return ErrorCode.INVALID_REQUEST
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         return ErrorCode.INVALID_REQUEST
-    if request.transactional_id is not None and is_elsewhere(context.broker, request.transactional_id):
-        return ErrorCode.NOT_COORDINATOR
+    if request.transactional_id is not None:
+        refused = why_no_write_of_id(context.broker, request.transactional_id)
+        if refused is not None:
+            return refused
     try:
         outcome = await context.broker.coordinator.init_producer_id(
             request.transactional_id,

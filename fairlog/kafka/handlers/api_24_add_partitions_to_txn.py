@@ -13,7 +13,8 @@ Behaviour
   the shard does not lead are added.
 - If the broker has aborted the transaction and the client has not: the code on which this client asks for a new epoch,
   aborts, or stops (`must_abort.py`).
-- A transactional id that another broker coordinates is NOT_COORDINATOR.
+- A transactional id that another broker coordinates is NOT_COORDINATOR; while the engine of several machines is away,
+  it is COORDINATOR_NOT_AVAILABLE.
 
 Version notes
 - 2 has PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH in earlier versions; 3 is flexible.
@@ -33,7 +34,7 @@ from coordinator.answers import Refusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_refusal
 from fairlog.kafka.must_abort import ADD_PARTITIONS, must_abort_code
-from fairlog.kafka.ownership import is_elsewhere, may_soon_be_led
+from fairlog.kafka.ownership import code_of_id_elsewhere, is_elsewhere, may_soon_be_led
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
@@ -92,7 +93,7 @@ async def handle(context: Context, request: AddPartitionsToTxnRequest) -> Answer
         if errors:  # other tasks run between two transactions; most requests have one, and do not wait
             await trio.lowlevel.checkpoint()
         if is_elsewhere(context.broker, transaction.transactional_id):
-            errors.append(_for_all(transaction, ErrorCode.NOT_COORDINATOR))
+            errors.append(_for_all(transaction, code_of_id_elsewhere(context.broker, transaction.transactional_id)))
         elif transaction.verify_only:
             errors.append(_verify(context, transaction))
         else:
@@ -125,6 +126,8 @@ async def _errors(context: Context, request: Transaction) -> dict[Partition, Err
     }
     if not is_acceptable(request.transactional_id):
         return dict.fromkeys(logs, ErrorCode.INVALID_REQUEST)
+    if context.broker.appends_wait():
+        return dict.fromkeys(logs, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     found = {partition: log for partition, log in logs.items() if log is not None}
     if len(found) == len(logs):
         return await _add(context, request, logs=found, asked=logs)

@@ -6,7 +6,8 @@ Behaviour
 - If the broker has aborted the transaction and the client has not: see `must_abort.py`.
 - A group of another shard that refuses writes, because its disk has failed, is TRANSACTION_ABORTABLE: Java's client
   gives up on KAFKA_STORAGE_ERROR here.
-- A transactional id that another broker coordinates is NOT_COORDINATOR.
+- A transactional id that another broker coordinates is NOT_COORDINATOR; while the engine of several machines is away,
+  it is COORDINATOR_NOT_AVAILABLE.
 
 Version notes
 - 2 has PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH in earlier versions; 3 is flexible; 4 knows
@@ -22,7 +23,7 @@ from fairlog.groups.interface import is_group_id
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_refusal
 from fairlog.kafka.must_abort import ADD_OFFSETS, must_abort_code
-from fairlog.kafka.ownership import is_elsewhere
+from fairlog.kafka.ownership import why_no_write_of_id
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
 from fairlog_types import ProducerEpoch, ProducerId, StorageFailure
@@ -51,10 +52,8 @@ async def handle(context: Context, request: AddOffsetsToTxnRequest) -> Answer:
     error = ErrorCode.INVALID_REQUEST
     if not is_group_id(request.group):
         error = ErrorCode.INVALID_GROUP_ID
-    elif is_elsewhere(context.broker, request.transactional_id):
-        error = ErrorCode.NOT_COORDINATOR
     elif is_acceptable(request.transactional_id):
-        error = await _add(context, request)
+        error = why_no_write_of_id(context.broker, request.transactional_id) or await _add(context, request)
     writer = context.writer()
     writer.int32(0)  # throttle time
     writer.int16(error)

@@ -12,7 +12,8 @@ Behaviour
   (`must_abort.py`).
 - If the disk fails while the decision is written, the outcome is unknown until the node has restarted: the connection
   is closed without an answer, and the client retries.
-- A transactional id that another broker coordinates is NOT_COORDINATOR.
+- A transactional id that another broker coordinates is NOT_COORDINATOR; while the engine of several machines is away,
+  it is COORDINATOR_NOT_AVAILABLE.
 
 Version notes
 - 2 has PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH in earlier versions; 3 is flexible; 4 knows
@@ -27,7 +28,7 @@ from coordinator.answers import Granted, Refusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import EffectUnknown, ErrorCode, code_of_refusal
 from fairlog.kafka.must_abort import END, must_abort_code
-from fairlog.kafka.ownership import is_elsewhere
+from fairlog.kafka.ownership import why_no_write_of_id
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId, StorageFailure
@@ -57,10 +58,8 @@ def decode(reader: Reader, version: int) -> EndTxnRequest:  # noqa: ARG001 (all 
 
 async def handle(context: Context, request: EndTxnRequest) -> Answer:
     outcome: Granted | ErrorCode = ErrorCode.INVALID_REQUEST
-    if is_elsewhere(context.broker, request.transactional_id):
-        outcome = ErrorCode.NOT_COORDINATOR
-    elif is_acceptable(request.transactional_id):
-        outcome = await _end(context, request)
+    if is_acceptable(request.transactional_id):
+        outcome = why_no_write_of_id(context.broker, request.transactional_id) or await _end(context, request)
     writer = context.writer()
     writer.int32(0)  # throttle time
     writer.int16(outcome if isinstance(outcome, ErrorCode) else ErrorCode.NONE)

@@ -14,7 +14,8 @@ Behaviour
   (docs/decisions/0003-deleted-topics.md).
 - With several brokers: a group that another one coordinates is NOT_COORDINATOR; partitions are checked before. If
   another broker coordinates the transactional id, the group's log alone decides, by the transaction that it has open;
-  if it has none, the answer is TRANSACTION_ABORTABLE in every version, for the coordinator alone knows why.
+  if it has none, the answer is TRANSACTION_ABORTABLE in every version, for the coordinator alone knows why. While the
+  engine of several machines is away, the group is COORDINATOR_NOT_AVAILABLE.
 
 Version notes
 - 2 adds the leader epoch; 3 is flexible and identifies the sender in the group, so that it can be refused. In earlier
@@ -38,7 +39,7 @@ from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_commit_refusal
 from fairlog.kafka.must_abort import COMMIT_OFFSETS, must_abort_code
 from fairlog.kafka.offset_lines import OffsetLines, TopicKey, check_lines, read_lines, write_lines
-from fairlog.kafka.ownership import is_group_elsewhere
+from fairlog.kafka.ownership import why_no_write_of_group
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
 from fairlog_types import ProducerEpoch, ProducerId
@@ -82,8 +83,9 @@ async def handle(context: Context, request: TxnOffsetCommitRequest) -> Answer:
     )
     if not offsets:
         return encode(context, request, refused, ErrorCode.NONE)
-    if is_group_elsewhere(context.broker, request.group):
-        return encode(context, request, refused, ErrorCode.NOT_COORDINATOR)
+    cannot = why_no_write_of_group(context.broker, request.group)
+    if cannot is not None:
+        return encode(context, request, refused, cannot)
     outcome = await _commit(context, request, offsets)
     return encode(context, request, refused, outcome)
 

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 
 import trio
 
-from datalog.interface import DataLogs, UnknownLog
-from fairlog.broker import Broker
+from datalog.interface import UnknownLog
+from fairlog.broker import Broker, ReadDataLogs
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.topic_lookup import log_of
@@ -145,7 +145,7 @@ def _wanted(broker: Broker, request: DescribeLogDirsRequest) -> Iterator[tuple[s
                 yield name, log
 
 
-def _bytes_in(data_logs: DataLogs, logs: Sequence[LogId]) -> Mapping[LogId, int]:
+def _bytes_in(data_logs: ReadDataLogs, logs: Sequence[LogId]) -> Mapping[LogId, int]:
     """The size of each log's batches; logs that were dropped meanwhile are left out. Runs in a worker thread."""
     sizes: dict[LogId, int] = {}
     for log in logs:

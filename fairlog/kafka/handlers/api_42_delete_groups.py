@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
-from fairlog.kafka.ownership import is_group_elsewhere
+from fairlog.kafka.ownership import code_of_group_elsewhere, is_group_elsewhere
 from fairlog.kafka.wire import Reader
 from fairlog_types import StorageFailure
 
@@ -52,7 +52,7 @@ async def handle(context: Context, request: DeleteGroupsRequest) -> Answer:
 
 async def _delete(context: Context, group: str) -> ErrorCode:
     if is_group_elsewhere(context.broker, group):
-        return ErrorCode.NOT_COORDINATOR
+        return code_of_group_elsewhere(context.broker, group)
     try:
         refusal = await context.broker.groups.delete(group, context.broker.offsets)
     except StorageFailure:

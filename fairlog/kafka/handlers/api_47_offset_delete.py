@@ -22,7 +22,7 @@ from fairlog.groups.interface import GroupRefusal, is_group_id
 from fairlog.groups.offset_index import Partition
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
-from fairlog.kafka.ownership import is_group_elsewhere
+from fairlog.kafka.ownership import code_of_group_elsewhere, is_group_elsewhere
 from fairlog.kafka.wire import Reader
 from fairlog_types import CorruptStorage, StorageFailure
 
@@ -47,7 +47,7 @@ async def handle(context: Context, request: OffsetDeleteRequest) -> Reply:
     if not is_group_id(request.group):
         return encode(context, request, ErrorCode.INVALID_GROUP_ID, {})
     if is_group_elsewhere(context.broker, request.group):
-        return encode(context, request, ErrorCode.NOT_COORDINATOR, {})
+        return encode(context, request, code_of_group_elsewhere(context.broker, request.group), {})
     return Deferred(functools.partial(_finish, context, request), keeps_request=True)
 
 

@@ -52,7 +52,7 @@ async def handle(context: Context, request: DescribeClusterRequest) -> Answer:
         writer.int32(address.node_id)
         writer.string(address.host)
         writer.int32(address.port)
-        writer.nullable_string(None)  # rack
+        writer.nullable_string(broker.cluster.rack_of(address.node_id))
         if context.version >= _FENCED_FROM:
             writer.boolean(False)
         writer.end_of_fields()

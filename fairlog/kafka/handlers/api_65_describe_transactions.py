@@ -24,7 +24,7 @@ from coordinator.answers import CommittedTransaction, Description
 from fairlog.broker import Broker
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.ownership import is_elsewhere
+from fairlog.kafka.ownership import code_of_id_elsewhere, is_elsewhere
 from fairlog.kafka.topic_lookup import partition_name
 from fairlog.kafka.transaction_states import kafka_state
 from fairlog.kafka.wire import Buffer, Reader, Writer
@@ -74,7 +74,7 @@ async def handle(context: Context, request: DescribeTransactionsRequest) -> Answ
     def state(transactional_id: str) -> None:
         description = coordinator.describe(transactional_id)
         if is_elsewhere(context.broker, transactional_id):
-            _write_error(writer, transactional_id, ErrorCode.NOT_COORDINATOR)
+            _write_error(writer, transactional_id, code_of_id_elsewhere(context.broker, transactional_id))
         elif description is None:
             _write_error(writer, transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         else:

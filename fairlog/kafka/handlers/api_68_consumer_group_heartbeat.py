@@ -36,7 +36,7 @@ from fairlog.groups.consumer.values import AWAY, JOINING, Beat, Beaten, Partitio
 from fairlog.groups.interface import GroupRefusal
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
-from fairlog.kafka.ownership import is_group_elsewhere
+from fairlog.kafka.ownership import is_group_elsewhere, refusal_of_group_elsewhere
 from fairlog.kafka.wire import Reader, Writer
 
 SERVED = Versions(0, 1)
@@ -114,7 +114,8 @@ async def handle(context: Context, request: ConsumerGroupHeartbeatRequest) -> Re
     if wrong is not None:
         return encode(context, request, ErrorCode.INVALID_REQUEST, wrong)
     if is_group_elsewhere(context.broker, request.group_id):
-        return encode(context, request, ErrorCode.NOT_COORDINATOR, GroupRefusal.ELSEWHERE.value)
+        refusal = refusal_of_group_elsewhere(context.broker, request.group_id)
+        return encode(context, request, GROUP_REFUSALS[refusal], refusal.value)
     groups, client = context.broker.groups, context.client
     beat = Beat(
         request.member_id or groups.new_member_id(client.client_id),

@@ -23,7 +23,7 @@ from fairlog.groups.consumer.values import MemberView, Partitions
 from fairlog.groups.interface import GroupRefusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.ownership import is_group_elsewhere
+from fairlog.kafka.ownership import code_of_group_elsewhere, is_group_elsewhere
 from fairlog.kafka.wire import Reader, Writer
 
 SERVED = Versions(0, 1)
@@ -60,7 +60,7 @@ def _write_group(context: Context, writer: Writer, group_id: str) -> None:
     elsewhere = is_group_elsewhere(context.broker, group_id)
     found = None if elsewhere else context.broker.groups.snapshot(group_id)
     if found is None:
-        writer.int16(ErrorCode.NOT_COORDINATOR if elsewhere else ErrorCode.GROUP_ID_NOT_FOUND)
+        writer.int16(code_of_group_elsewhere(context.broker, group_id) if elsewhere else ErrorCode.GROUP_ID_NOT_FOUND)
         writer.message(GroupRefusal.ELSEWHERE.value if elsewhere else f"there is no consumer group {group_id}")
         state, group_epoch, assignment_epoch, assignor, members = "", 0, 0, "", ()
     else:

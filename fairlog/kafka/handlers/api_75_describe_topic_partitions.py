@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import trio
 
-from fairlog.cluster.interface import ClusterStore, InvalidTopic, Leader, Topic
+from fairlog.cluster.interface import ClusterStore, InvalidTopic, Leader, PartitionCopies, Topic
 from fairlog.cluster.topic_rules import check_topic_untrusted
 from fairlog.kafka.acl_operations import ALL_OF_TOPIC, NOT_ASKED
 from fairlog.kafka.api import Answer, Api, Context, Versions
@@ -130,6 +130,7 @@ async def _encode(context: Context, lines: Sequence[_Line], following: Cursor | 
     writer, broker = context.writer(), context.broker
     started = {address.node_id for address in broker.brokers()}
     leaders: Sequence[Leader] = ()
+    copies: Sequence[PartitionCopies] = ()
 
     def partition(index: int) -> None:
         node_id, leader_epoch = leaders[index]
@@ -138,8 +139,8 @@ async def _encode(context: Context, lines: Sequence[_Line], following: Cursor | 
         writer.int32(index)
         writer.int32(node_id if can_lead else NO_NODE)
         writer.int32(leader_epoch)
-        writer.int32_array([node_id])  # replicas
-        writer.int32_array([node_id])  # in-sync replicas
+        writer.int32_array(copies[index].replicas)
+        writer.int32_array(copies[index].in_sync)
         writer.int32_array(())  # eligible leader replicas
         writer.int32_array(())  # the last that were known
         writer.int32_array(())  # offline replicas
@@ -149,6 +150,7 @@ async def _encode(context: Context, lines: Sequence[_Line], following: Cursor | 
     writer.array_length(len(lines))
     for line in lines:
         leaders = () if line.topic is None else broker.cluster.leaders(line.topic)
+        copies = () if line.topic is None else broker.cluster.copies(line.topic)
         writer.int16(line.error)
         writer.nullable_string(line.name)
         writer.uuid(None if line.topic is None else line.topic.topic_id)

@@ -20,7 +20,6 @@ from fairlog.groups.messages import Joined, JoinRefused, Leaving, Synced, Syncin
 from fairlog.groups.node_groups import NodeGroups
 from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
-from fairlog_types import StorageFailure
 from tests.groups.consumer.board import Board, beat, joining, subscription
 from tests.groups.stage import Offsets
 from tests.groups.stage import joining as classic_joining
@@ -49,11 +48,13 @@ class Disk:
         self.groups = {}
         self.refuses = False
 
-    def write(self, changes):
+    async def write(self, changes):
+        await trio.lowlevel.checkpoint()
         if self.refuses:
-            raise StorageFailure("full")
+            return dict.fromkeys(changes, "full")
         self.groups |= changes
         self.groups = {name: group for name, group in self.groups.items() if group is not None}
+        return {}
 
 
 @pytest.fixture

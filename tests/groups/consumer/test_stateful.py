@@ -18,6 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from datalog.offset_entries import name_digest
 from fairlog.groups import persisted_group
 from fairlog.groups.consumer import classic_members
 from fairlog.groups.consumer.embedded_protocol import decode_assignment_untrusted
@@ -113,8 +114,8 @@ class Groups(RuleBasedStateMachine):
         if not refused:
             self.disk = write.group
             if write.group is not None:  # as it would be read back
-                key = persisted_group.group_key("g")
-                assert persisted_group.decode_group(key, persisted_group.encode_group("g", write.group)) == (
+                digest = name_digest("g")
+                assert persisted_group.decode_group(digest, persisted_group.encode_group("g", write.group)) == (
                     "g",
                     write.group,
                 )

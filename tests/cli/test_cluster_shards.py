@@ -1,0 +1,261 @@
+"""`fairlog shard` and `fairlog cluster` about a cluster of several machines, over a model of what its nodes say."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from fairlog.admin_http.cluster_view import MoveAnswer, MoveOutcome
+from fairlog.cli import admin_client, cluster_shards
+from fairlog.cli.errors import ClientError
+from fairlog.cluster_node.status import CopyStatus, ShardStatus
+from fairlog.data_directory import METADATA_COPY
+from tests.cli.in_process import FairlogCommand
+from tests.cluster_admin import TOKEN, WELL, ClusterAdmin, cluster_status, shard_status
+
+
+@pytest.fixture
+def admin() -> Iterator[ClusterAdmin]:
+    admin = ClusterAdmin()
+    with admin.served():
+        yield admin
+
+
+@pytest.fixture
+def data(tmp_path: Path, admin: ClusterAdmin, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The data directory of a node of the cluster, on whose machine the commands run."""
+    (tmp_path / "metadata").mkdir()
+    (tmp_path / METADATA_COPY).touch()
+    (tmp_path / "admin-token").write_text(TOKEN + "\n")
+    monkeypatch.setenv("FAIRLOG_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("FAIRLOG_ADMIN_LISTEN", admin.address)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("data")
+def test_shards_are_listed_with_their_owners_and_copies(fairlog: FairlogCommand, admin: ClusterAdmin) -> None:
+    """On a node's machine without a word of where; from elsewhere with --admin."""
+    admin.change_shard(replace(shard_status(1, 2, wish=2), copies=[CopyStatus(2, "owner", True, 0, 0.1)]))
+    status, out, errors = fairlog("shard", "list")
+    assert (status, errors) == (0, "")
+    rows = [line.split("  ") for line in out.splitlines()]
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    assert cells[0] == ["shard", "owner", "epoch", "copies", "in sync", "moved to"]
+    assert cells[1] == ["0", "1", "1", "1, 2, 3", "1, 2, 3", "-"]
+    assert cells[2] == ["1", "2", "1", "2", "2", "2"]
+    status, out, _ = fairlog("shard", "list", "--json", "--admin", admin.address, "--data-dir", "/nowhere")
+    assert [shard["owner"] for shard in json.loads(out)] == [1, 2, 3]
+
+
+@pytest.mark.usefixtures("data")
+def test_shard_moves_and_the_wish_is_taken_back(fairlog: FairlogCommand, admin: ClusterAdmin) -> None:
+    assert fairlog("shard", "move", 0, "--to", 3) == (0, "shard 0 is served by node 3\n", "")
+    admin.answer = MoveAnswer(MoveOutcome.ASKED, "it is spread again")
+    assert fairlog("shard", "move", 0, "--to", "auto") == (0, "it is spread again\n", "")
+    assert admin.moves == [(0, 3), (0, None)]
+
+
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize("outcome", [outcome for outcome in MoveOutcome if outcome is not MoveOutcome.ASKED])
+def test_move_that_is_refused_says_why(fairlog: FairlogCommand, admin: ClusterAdmin, outcome: MoveOutcome) -> None:
+    """In the node's sentence."""
+    admin.answer = MoveAnswer(outcome, "the sentence of the node")
+    status, out, errors = fairlog("shard", "move", 0, "--to", 3)
+    assert (status, out) == (1, "")
+    assert "the sentence of the node" in errors
+
+
+def of_shard(copies: list[CopyStatus], owner: int = 1) -> ShardStatus:
+    return ShardStatus(0, owner, 1, 3, copies)
+
+
+OWNER = CopyStatus(1, "owner", True, 0, 0.1)
+
+
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize(
+    ("shard", "words"),
+    [
+        (of_shard([OWNER]), "node 3 has no copy of it yet"),
+        (of_shard([OWNER, CopyStatus(3, "joining", False, 9, 0.1)]), "node 3's copy of it is not in sync yet"),
+        (of_shard([OWNER, CopyStatus(3, "replica", True, 0, 0.1)]), "node 1 has yet to hand it over"),
+    ],
+)
+def test_move_that_is_not_done_in_time_says_what_is_missing(
+    fairlog: FairlogCommand, admin: ClusterAdmin, monkeypatch: pytest.MonkeyPatch, shard: ShardStatus, words: str
+) -> None:
+    """The wish stands."""
+    monkeypatch.setattr(cluster_shards, "WAIT_S", 0.0)
+    admin.moves_at_once = False
+    monkeypatch.setattr(ClusterAdmin, "change_shard", lambda _, __: None)
+    assert admin.status is not None
+    admin.status = replace(admin.status, shards=[shard])
+    status, out, errors = fairlog("shard", "move", 0, "--to", 3)
+    assert (status, out) == (1, "")
+    assert f"shard 0 is not node 3's after 0 s: {words}. It moves as soon as it can" in errors
+
+
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize(
+    ("what", "words"), [("engine", "the engine does not answer: gone"), ("node", "node 3 is down")]
+)
+def test_move_says_what_is_away(
+    fairlog: FairlogCommand, admin: ClusterAdmin, monkeypatch: pytest.MonkeyPatch, what: str, words: str
+) -> None:
+    monkeypatch.setattr(cluster_shards, "WAIT_S", 0.0)
+    admin.moves_at_once = False
+    status = cluster_status()
+    if what == "engine":
+        status = replace(status, engine=replace(WELL, answers=False, said="gone"))
+    else:
+        status = replace(status, nodes=[replace(node, is_up=node.number != 3) for node in status.nodes])
+    admin.status = status
+    assert words in fairlog("shard", "move", 0, "--to", 3)[2]
+
+
+def test_move_needs_the_token_of_the_node(
+    fairlog: FairlogCommand, admin: ClusterAdmin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the data directory, or from the environment."""
+    ask = ("shard", "move", 0, "--to", 3, "--admin", admin.address, "--data-dir", tmp_path)
+    status, _, errors = fairlog(*ask)
+    assert status == 1
+    assert "admin-token cannot be read: No such file or directory; name the node's data directory" in errors
+    monkeypatch.setenv("FAIRLOG_ADMIN_TOKEN", "another-token-than-the-node's")
+    status, _, errors = fairlog(*ask)
+    assert status == 1
+    assert "answered 403: this is not the node's admin token" in errors
+    assert admin.moves == []
+    monkeypatch.setenv("FAIRLOG_ADMIN_TOKEN", TOKEN)
+    assert fairlog(*ask)[0] == 0
+    assert admin.moves == [(0, 3)]
+
+
+def test_move_that_somebody_else_has_changed_ends_at_once(
+    fairlog: FairlogCommand, admin: ClusterAdmin, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ClusterAdmin, "change_shard", lambda _, __: None)
+    monkeypatch.setattr(cluster_shards, "WAIT_S", 1e9)
+    assert admin.status is not None
+    admin.status = replace(admin.status, shards=[replace(of_shard([OWNER]), wish=2)])
+    status, _, errors = fairlog("shard", "move", 0, "--to", 3, "--data-dir", data)
+    assert status == 1
+    assert "shard 0 does not go to node 3: somebody has moved it elsewhere since" in errors
+
+
+@pytest.mark.usefixtures("data")
+def test_token_of_a_directory_that_was_not_named_goes_to_no_other_node(
+    fairlog: FairlogCommand, admin: ClusterAdmin
+) -> None:
+    """The one at --admin may be anybody."""
+    status, _, errors = fairlog("shard", "move", 0, "--to", 3, "--admin", admin.address)
+    assert status == 1
+    assert "name its data directory with --data-dir, or set FAIRLOG_ADMIN_TOKEN" in errors
+    assert admin.moves == []
+
+
+def test_token_goes_to_nobody_but_the_node_that_is_named(
+    fairlog: FairlogCommand, admin: ClusterAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither to a proxy of the environment nor to where somebody redirects."""
+    other = Recorder()
+    with other.served():
+        monkeypatch.setenv("http_proxy", f"http://{other.address}")
+        for variable in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv("FAIRLOG_ADMIN_TOKEN", TOKEN)
+        assert fairlog("shard", "move", 0, "--to", 3, "--admin", admin.address)[0] == 0
+        assert other.heard == []
+        redirecting = Recorder(other.address)
+        with redirecting.served():
+            status, _, errors = fairlog("shard", "list", "--admin", redirecting.address)
+            assert (status, "answered 302: Found" in errors) == (1, True), errors
+            with pytest.raises(ClientError, match="answered 302: Found"):
+                admin_client.post(redirecting.address, "/api/shards/move", {}, TOKEN)
+        assert (redirecting.heard, other.heard) == ([None, f"Bearer {TOKEN}"], [])
+
+
+@pytest.mark.parametrize("command", [("cluster",), ("shard", "list")])
+def test_node_of_one_machine_is_pointed_to_its_own_command(fairlog: FairlogCommand, command: tuple[str, ...]) -> None:
+    node = Recorder()
+    with node.served():
+        status, _, errors = fairlog(*command, "--admin", node.address)
+    assert status == 1
+    assert f"the node at {node.address} is not one of several machines: see fairlog shard list" in errors
+
+
+class Recorder:
+    """An HTTP server that is no node of a cluster: it answers {}, or redirects, and notes the tokens that it gets."""
+
+    def __init__(self, redirect_to: str | None = None) -> None:
+        self.heard: list[str | None] = []
+        recorder = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                recorder.heard.append(self.headers.get("Authorization"))
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                self.send_response(200 if redirect_to is None else 302)
+                if redirect_to is not None:
+                    self.send_header("Location", f"http://{redirect_to}/")
+                self.end_headers()
+                self.wfile.write(b"{}")
+
+            do_POST = do_GET  # noqa: N815 - as the base class asks for it
+
+            def log_message(self, *_: object) -> None:
+                """Not among what a command says."""
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self._server.server_port}"
+
+    @contextmanager
+    def served(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._server.serve_forever)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._server.shutdown()
+            thread.join()
+            self._server.server_close()
+
+
+def test_number_of_shards_of_a_cluster_is_fixed(fairlog: FairlogCommand, data: Path) -> None:
+    status, _, errors = fairlog("shard", "add")
+    assert status == 1
+    assert f"{data} is that of a node of several machines: how many shards their cluster has was fixed" in errors
+
+
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize("to", ["x", "-1", "1.5", "AUTO", ""])
+def test_node_that_is_no_number_is_a_wrong_command_line(fairlog: FairlogCommand, to: str) -> None:
+    assert fairlog("shard", "move", 0, f"--to={to}")[0] == 2
+
+
+def test_node_that_knows_no_cluster_yet_says_so(fairlog: FairlogCommand, admin: ClusterAdmin) -> None:
+    admin.status = None
+    for command in (("shard", "list"), ("cluster",)):
+        status, _, errors = fairlog(*command, "--admin", admin.address)
+        assert status == 1
+        assert "answered 503: the node does not know the cluster yet" in errors
+
+
+def test_nobody_at_the_address_is_said(fairlog: FairlogCommand) -> None:
+    status, _, errors = fairlog("shard", "list", "--admin", "127.0.0.1:1")
+    assert status == 1
+    assert "cannot ask http://127.0.0.1:1/api/cluster" in errors
+
+
+def test_cluster_is_shown(fairlog: FairlogCommand, admin: ClusterAdmin) -> None:
+    status, out, _ = fairlog("cluster", "--admin", admin.address)
+    assert status == 0
+    assert out.startswith("cluster orders (CCCCCCCCCCCCCCCCCCCCCC), seen by node 1; the engine answers\n")
+    assert ["2", "3", "3", "owner", "yes", "0"] in [line.split() for line in out.splitlines()]
