@@ -11,19 +11,27 @@ import sys
 import time
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import replace
 
-from tests.simulation.mutations import MUTATIONS, OVER_SHARDS, plant
-from tests.simulation.plan import Plan, draw, draw_shards
+from tests.simulation.mutations import MUTATIONS, OF_REPLICAS, OF_THE_GRID, OVER_SHARDS, plant
+from tests.simulation.plan import Plan, draw, draw_grid, draw_replicas, draw_shards
 from tests.simulation.planting import staged
 from tests.simulation.shrinking import RUNS_MAX, shrink
 from tests.simulation.simulation import Outcome, run
+from tests.simulation.truth import CHANGES
 from tests.simulation.world import Violation
+
+CHANGES_EACH = 40
+"""With `--changes` each run goes on until it has had so many owners: to begin and to end it takes longer."""
+_SAID_EVERY = 100
+"""Changes of owner: a line says how far it is."""
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--runs", type=int, default=100, help="how many")
     parser.add_argument("--hours", type=float, help="as many as fit into so much time, instead")
+    parser.add_argument("--changes", type=int, help="as many as make so many changes of owner")
     parser.add_argument("--seed", default="0", help="any word")
     parser.add_argument("--only", metavar="SEED", help="one run, of this seed, with its transcript")
     parser.add_argument("--plan", metavar="JSON", help="one run, of a plan that shrinking has printed")
@@ -33,6 +41,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--shards", action="store_true", help="several processes with a shard each, of a seed of its own"
     )
+    parser.add_argument("--replicas", action="store_true", help="several nodes with a copy of one shard each")
+    parser.add_argument("--grid", action="store_true", help="several nodes with a copy of each of several shards")
     parser.add_argument("--mutations", action="store_true", help="plant each bug, and say which seed has found it")
     parser.add_argument("--mutation", metavar="NAME", help="plant this one")
     options = parser.parse_args(arguments)
@@ -49,19 +59,30 @@ def main(arguments: list[str]) -> int:
 
 
 def _draw(options: argparse.Namespace, seed: str) -> Plan:
-    return (draw_shards if options.shards else draw)(seed, faults=not options.no_faults)
+    drawn = draw
+    for wanted, of_that in (
+        (options.shards, draw_shards),
+        (options.replicas, draw_replicas),
+        (options.grid, draw_grid),
+    ):
+        drawn = of_that if wanted else drawn
+    plan = drawn(seed, faults=not options.no_faults)
+    return plan if options.changes is None else replace(plan, changes=CHANGES_EACH)
 
 
 def _run_many(options: argparse.Namespace) -> int:
-    seed, runs, hours = options.seed, options.runs, options.hours
+    seed = options.seed
     totals: Counter[str] = Counter()
     started = time.monotonic()
     virtual_s = 0.0
     number = 0
-    while number < runs if hours is None else time.monotonic() - started < hours * 3600:
+    while _goes_on(options, number, time.monotonic() - started, totals[CHANGES]):
         outcome = run(_draw(options, f"{seed}.{number}"))
         number += 1
+        before = totals[CHANGES]
         totals.update(outcome.counts)
+        if totals[CHANGES] // _SAID_EVERY > before // _SAID_EVERY:
+            _say(f"{totals[CHANGES]:,} {CHANGES} in {number} runs and {time.monotonic() - started:.0f} s")
         virtual_s += outcome.virtual_s
         if outcome.violation is not None:
             _tell(outcome, options.shrink_runs)
@@ -70,6 +91,12 @@ def _run_many(options: argparse.Namespace) -> int:
     _say(f"{number} runs of seed {seed!r} in {seconds:.1f} s, {virtual_s:.1f} s by their own clocks: nothing found")
     _say(", ".join(f"{count:,} {name}" for name, count in sorted(totals.items())))
     return 0
+
+
+def _goes_on(options: argparse.Namespace, runs: int, seconds: float, changes: int) -> bool:
+    if options.changes is not None:
+        return changes < options.changes
+    return runs < options.runs if options.hours is None else seconds < options.hours * 3600
 
 
 def _tell(outcome: Outcome, shrink_runs: int) -> None:
@@ -84,7 +111,8 @@ def _check_mutations(options: argparse.Namespace) -> int:
     """For each planted bug the first seed that finds it."""
     missed, runs = 0, options.runs
     _say("| planted bug | what the code does then | found by seed | as |\n|---|---|---|---|")
-    for mutation in OVER_SHARDS if options.shards else MUTATIONS:
+    table = OVER_SHARDS if options.shards else OF_REPLICAS if options.replicas else MUTATIONS
+    for mutation in OF_THE_GRID if options.grid else table:
         found: Outcome | None = None
         with mutation.plant():
             for number in range(runs):

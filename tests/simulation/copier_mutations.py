@@ -22,7 +22,7 @@ from copier.reclaim import Reclaimer
 from datalog.environment import LmdbDataLogs
 from datalog.interface import Mark
 from datalog.writer import LmdbWriter
-from fairlog_types import JournalPosition, LogId
+from fairlog_types import JournalPosition, LogId, Offset
 from tests.simulation.planting import Mutation, does_not_wait, patched, staged
 
 
@@ -115,6 +115,15 @@ def _commit_is_tried_again(_self: LmdbDataLogs, txn: lmdb.Transaction) -> None:
         txn.commit()
 
 
+def _goes_back(self: LmdbWriter, log: LogId, offset: Offset, *, batches_max: int | None = None) -> int:
+    if batches_max == 0:
+        self._record(log).log_start = offset
+    return _REAL_DELETE_BEFORE(self, log, offset, batches_max=batches_max)
+
+
+_REAL_DELETE_BEFORE = LmdbWriter.delete_before
+
+
 MUTATIONS = (
     Mutation(
         "mark-too-far",
@@ -125,6 +134,11 @@ MUTATIONS = (
         "mark-too-near",
         "the copied-through mark is one frame short",
         patched(copier.plan, "_plan_log", _mark_too_near),
+    ),
+    Mutation(
+        "start-goes-back",
+        "the copier lets a log begin where a START says, though it begins later by now",
+        patched(LmdbWriter, "delete_before", _goes_back),
     ),
     Mutation("copy-before-durable", "the copier does not wait for the journals", _copies_what_is_not_durable),
     Mutation(

@@ -42,7 +42,7 @@ AT_THE_END = "cuts over shards with nothing open"
 KEPT = "cuts that shards were to keep"
 FOUND = "cuts in the past"
 
-_NOTHING = Answered((), (), {})
+_NOTHING = Answered((), (), {}, {})
 
 
 @dataclass(frozen=True, slots=True)

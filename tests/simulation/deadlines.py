@@ -57,7 +57,7 @@ class Deadlines:
         self._begun: set[TxId] = set()
         self._ending: Counter[str] = Counter()
         """How many requests are under way that may end what is open."""
-        self._granted: dict[ProducerId, ProducerEpoch] = {}
+        self.granted_epochs: dict[ProducerId, ProducerEpoch] = {}
         self._fenced: dict[ProducerId, ProducerEpoch] = {}
 
     # --- what requests tell, as they are carried out ---
@@ -85,8 +85,8 @@ class Deadlines:
             self._open[transactional_id] = known
 
     def granted(self, producer_id: int, epoch: int) -> None:
-        self._granted[ProducerId(producer_id)] = ProducerEpoch(
-            max(epoch, self._granted.get(ProducerId(producer_id), epoch))
+        self.granted_epochs[ProducerId(producer_id)] = ProducerEpoch(
+            max(epoch, self.granted_epochs.get(ProducerId(producer_id), epoch))
         )
 
     def is_fenced(self, producer_id: int, epoch: int) -> None:
@@ -113,7 +113,7 @@ class Deadlines:
 
     def grants_after_start(self, node: Node, when: str) -> None:
         """What was granted stays granted."""
-        for producer_id, epoch in self._granted.items():
+        for producer_id, epoch in self.granted_epochs.items():
             found = node.coordinator.epoch_of(producer_id)
             if found is not None and found < epoch:
                 self._world.violate(9, f"{when}: producer {producer_id} is in epoch {found}, and was granted {epoch}")

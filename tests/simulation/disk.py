@@ -22,7 +22,10 @@ entries, each that was not synced is there or not; what a rename moves, moves as
 A sync that fails strands its pages, as Linux does: they stay in the cache, count as clean, and no later sync writes
 them, unless the page is written to again. A power cut may find them written or not.
 
-Not modelled: a disk that says "written" and lies; damage to what was synced; hard links; permissions.
+A directory that is renamed takes along what is in it. Of its own entries those that were not synced before are lost
+if the rename is not: nobody syncs them under their new name.
+
+Not modelled: a disk that says "written" and lies; damage to what was synced; permissions.
 """
 
 from __future__ import annotations
@@ -70,9 +73,15 @@ class Change:
 
     number: int
     parent: str
+    within: File | Directory | None
+    """The directory that was `parent` then."""
     gone: str | None
     made: str | None
     node: File | Directory | None
+
+    @property
+    def moves_directory(self) -> bool:
+        return isinstance(self.node, Directory) and self.gone is not None and self.made is not None
 
 
 class Disk:
@@ -104,6 +113,11 @@ class Disk:
             raise IsADirectoryError(21, "is a directory", path)
         return node
 
+    def durable_bytes(self, path: str) -> bytes | None:
+        """What a power cut leaves of a file for sure; None if it may take the file."""
+        node = self._durable_nodes.get(path)
+        return bytes(node.durable) if isinstance(node, File) else None
+
     def children(self, path: str) -> list[str]:
         if not isinstance(self.nodes.get(path), Directory):
             raise FileNotFoundError(2, "no such directory", path)
@@ -126,10 +140,20 @@ class Disk:
         self._change(path, None, None)
 
     def rename(self, source: str, target: str) -> None:
-        self._change(source, target, self.file(source))
+        """A file, or a directory with all that is in it, if nothing is in its way."""
+        if isinstance(self.nodes.get(source), Directory):
+            if isinstance(self.nodes.get(target), Directory):
+                raise OSError(39, "is not empty", target)
+            self._change(source, target, self.nodes[source])
+        else:
+            self._change(source, target, self.file(source))
+
+    def link(self, source: str, target: str) -> None:
+        self.create(target, self.file(source))
 
     def _change(self, gone: str | None, made: str | None, node: File | Directory | None) -> None:
-        change = Change(next(self._numbers), _parent(made or gone or ""), gone, made, node)
+        parent = _parent(made or gone or "")
+        change = Change(next(self._numbers), parent, self.nodes.get(parent), gone, made, node)
         self._changes.append(change)
         _apply(change, self.nodes)
 
@@ -191,9 +215,16 @@ class Disk:
                 piece.stranded = piece.stranded or piece.number < begun
 
     def sync_directory(self, path: str, begun: int) -> None:
+        """If a directory was moved here or away, with all changes before that: a file system keeps their order."""
+        moved = any(
+            change.number < begun and path in (change.parent, _parent(change.gone or ""))
+            for change in self._changes
+            if change.moves_directory
+        )
         kept: list[Change] = []
         for change in self._changes:
-            if change.parent == path and change.number < begun:
+            is_here = change.parent == path and change.within is self.nodes.get(path)
+            if change.number < begun and (moved or is_here):
                 _apply(change, self._durable_nodes)
             else:
                 kept.append(change)
@@ -216,12 +247,14 @@ class Disk:
         for path in sorted(image.nodes, key=len):
             if path != self._root and _parent(path) not in image.nodes:
                 del image.nodes[path]  # its directory is gone
-        lost = 0
+        lost, files = 0, dict[int, File]()
         for path, node in sorted(image.nodes.items()):
             if isinstance(node, File):
-                content = _content_after(node, kind, last, rng)
-                lost += content != node.cached
-                image.nodes[path] = File(bytearray(content), bytearray(content))
+                if id(node) not in files:
+                    content = _content_after(node, kind, last, rng)
+                    lost += content != node.cached
+                    files[id(node)] = File(bytearray(content), bytearray(content))
+                image.nodes[path] = files[id(node)]
         image._durable_nodes = dict(image.nodes)
         return image, f"{kind}, {lost} files changed by it"
 
@@ -284,11 +317,24 @@ def _coin(kind: str, rng: Random) -> bool:
 
 
 def _apply(change: Change, nodes: dict[str, File | Directory]) -> None:
+    if nodes.get(change.parent, change.within) is not change.within:
+        return  # another directory has that name here
+    if change.moves_directory and (nodes.get(change.gone or "") is not change.node or change.made in nodes):
+        return  # it is not there, or another one is in its way
+    inside: list[str] = []
     if change.gone is not None:
+        inside = [path for path in nodes if path.startswith(change.gone + "/")]
         nodes.pop(change.gone, None)
+        if change.made is None:
+            for path in inside:  # it was empty by then
+                del nodes[path]
     if change.made is not None:
         assert change.node is not None
         nodes[change.made] = change.node
+    if change.moves_directory:
+        gone, made = change.gone or "", change.made or ""
+        for path in inside:
+            nodes[made + path[len(gone) :]] = nodes.pop(path)
 
 
 def _put(target: bytearray, offset: int, data: bytes) -> None:

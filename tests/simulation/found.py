@@ -32,6 +32,9 @@ class Found:
     behind: Sequence[bytes] = ()
     markers: dict[bytes, Offset] = field(default_factory=dict)
     """Of each batch of a transaction in marker mode, committed, where its marker stands."""
+    read_from: Offset = Offset(0)  # noqa: RUF009
+    """What was asked for, or where the log began, if that is later."""
+    log_start: Offset = Offset(0)  # noqa: RUF009
 
 
 def found_by_markers(all_of_it: ReadResult, committed: ReadResult, violate: Callable[[int, str], None]) -> Found:

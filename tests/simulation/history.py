@@ -16,6 +16,10 @@ and each cut: a transaction is in all its logs, or in none (7). `settled` is ask
 that was answered is there (5), and the transactions of one id stand in one order everywhere (6). `fences` is asked of
 a start that has lost nothing: each log knows the epochs in which transactions have begun there (9).
 
+Records are deleted by clients. They ask only for what was seen, so what is not there any more counts as seen; a log
+begins no later than somebody has asked for, and behind a recovery no earlier than somebody was answered (5). What is
+behind its start is all there, as before.
+
 In a log of marker mode (`found`) offsets have gaps, others' batches stand between those of a transaction, and what is
 committed may be *behind* a transaction that is open: there, but not for readers yet. For 5 and 7 it is there. For 6 the
 markers count; each has one place for ever.
@@ -23,6 +27,7 @@ markers count; each has one place for ever.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -104,6 +109,8 @@ class Answered(NamedTuple):
     plain: Sequence[Batch]
     batches: Mapping[tuple[str, int], CommittedBatch]
     """By sink and number."""
+    starts: Mapping[LogId, Offset]
+    """Where a log begins, or later."""
 
 
 class History:
@@ -137,7 +144,12 @@ class History:
         self._committed_batches: dict[tuple[str, int], CommittedBatch] = {}
         self._last_batch: dict[tuple[LogId, str], int] = {}
         """The last batch of each sink that was seen in each log."""
-        self._begun: dict[tuple[LogId, int], int] = {}
+        self._asked_starts = dict.fromkeys(logs, Offset(0))
+        """The latest offset before which somebody has asked to delete what is in a log."""
+        self._answered_starts: dict[LogId, Offset] = {}
+        self._log_starts: dict[LogId, Offset] = {}
+        """Where each log began when it was viewed last."""
+        self.begun: dict[tuple[LogId, int], int] = {}
         """The newest epoch in which a producer has begun a transaction in a log, since the system was last started."""
 
     # --- what clients say ---
@@ -158,7 +170,7 @@ class History:
 
     def has_begun(self, log: LogId, producer_id: int, epoch: int) -> None:
         """A node has said so: from here on the log takes nothing of an older epoch."""
-        self._begun[log, producer_id] = max(epoch, self._begun.get((log, producer_id), epoch))
+        self.begun[log, producer_id] = max(epoch, self.begun.get((log, producer_id), epoch))
 
     def batch_is_committed(
         self, sink: str, batch: int, placements: tuple[Placement, ...], *, is_visible: bool = True
@@ -169,6 +181,20 @@ class History:
             self._violate(5, f"batch {batch} of {sink} was answered to be at {known}, and now at {placements}")
         self._committed_batches[sink, batch] = CommittedBatch(known or placements, was_visible or is_visible)
 
+    def seen_end(self, log: LogId) -> Offset:
+        """The offset behind all that anybody has read of a log."""
+        return self.end(log, len(self.seen[log]))
+
+    def asks_to_delete(self, log: LogId, before: Offset) -> None:
+        assert before <= self.seen_end(log), "only what was seen"
+        self._asked_starts[log] = max(self._asked_starts[log], before)
+
+    def is_deleted(self, log: LogId, before: Offset, start: Offset) -> None:
+        """It was answered that the log begins at `start`: for ever, or later."""
+        if not before <= start <= self._asked_starts[log]:
+            self._violate(5, f"{log_name(log)} was to begin at {before}, and is said to begin at {start}")
+        self._answered_starts[log] = max(start, self._answered_starts.get(log, start))
+
     # --- what readers find ---
 
     def view(self, who: str, starts: Mapping[LogId, int], found: Mapping[LogId, Found]) -> dict[LogId, int]:
@@ -176,7 +202,12 @@ class History:
         ends: dict[LogId, int] = {}
         touched: dict[Transaction, None] = {}
         for log, part in found.items():
-            index = starts[log]
+            self._log_starts[log] = part.log_start
+            if part.log_start > self._asked_starts[log]:
+                what = f"begins at {part.log_start}, and nobody has asked to delete before more than"
+                self._violate(5, f"{who}: {log_name(log)} {what} {self._asked_starts[log]}")
+                return dict(starts)
+            index = bisect_right(self._ends[log], part.read_from, lo=starts[log])
             for data in part.batches:
                 batch = self._seen_at(who, log, index, data)
                 if batch is None:
@@ -364,7 +395,7 @@ class History:
         """What was answered as done so far."""
         transactions = [it for it in self.transactions if it.committed]
         plain = [batch for batch in self.plain if batch.acknowledged]
-        return Answered(transactions, plain, dict(self._committed_batches))
+        return Answered(transactions, plain, dict(self._committed_batches), dict(self._answered_starts))
 
     def settled(self, when: str, ends: Mapping[LogId, int], answered: Answered | None = None) -> None:
         """Behind a recovery, with a view from the beginning: all that was answered, and all that was seen, is there.
@@ -372,6 +403,11 @@ class History:
         Of the logs that are in the view. `answered` is what was answered when that start began, if others serve beside.
         """
         answered = answered or self.answered()
+        for log, start in answered.starts.items():
+            if log in ends and self._log_starts[log] < start:
+                begins = f"begins at {self._log_starts[log]}, and was answered to begin at {start}"
+                self._violate(5, f"{when}: {log_name(log)} {begins}")
+                return
         for log, row in self.seen.items():
             if log in ends and ends[log] < len(row):
                 self._violate(
@@ -398,9 +434,9 @@ class History:
         Nobody waits until a fence is on disk: what its transaction writes, and its end, stand behind it in the journal.
         """
         if known is None:
-            self._begun = {key: epoch for key, epoch in self._begun.items() if key[0] not in logs}
+            self.begun = {key: epoch for key, epoch in self.begun.items() if key[0] not in logs}
             return
-        for (log, producer_id), epoch in self._begun.items():
+        for (log, producer_id), epoch in self.begun.items():
             if log not in known:
                 continue
             found = known[log].get(producer_id, -1)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -30,7 +30,7 @@ from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
 from coordinator.states import IdState
 from datalog.batch import parse_batch_header_untrusted
-from datalog.interface import DataLogs, ReadRequest, ReadResult
+from datalog.interface import DataLogs, OffsetOutOfRange, ReadRequest, ReadResult
 from datalog.layout import LOGS, decode_log_record
 from fairlog.groups.committed import CommittedOffsets
 from fairlog.groups.offset_index import OffsetIndex
@@ -155,6 +155,8 @@ class Node:
     offsets: CommittedOffsets | None = None
     serves_since_s: float = field(default_factory=trio.current_time)
     connections: itertools.count[int] = field(default_factory=itertools.count)
+    begins: dict[LogId, Offset] = field(default_factory=dict)
+    """Where somebody was told that a log begins, or has found it."""
     alive: bool = True
 
     @property
@@ -204,24 +206,44 @@ class Node:
         }
 
     async def read(self, positions: dict[LogId, Offset]) -> dict[LogId, Found]:
-        """What all logs hold from these offsets on, in one cut, for readers of committed records."""
+        """What all logs hold from these offsets on, in one cut, for readers of committed records.
+
+        Of a log that begins later, from there on: a client that is told so goes on there.
+        """
         marked = [log for log in positions if self.partition(log).mode.has_markers]
-        requests = [ReadRequest(log, offset, 1 << 30) for log, offset in positions.items()]
-        requests += [ReadRequest(log, positions[log], 1 << 30, committed_only=True) for log in marked]
+        at, known = dict(positions), dict(self.begins)
 
         def work() -> list[ReadResult]:
-            found: list[ReadResult] = []
-            for answer in self.data_logs.read(requests, bytes_max=1 << 30):
-                assert isinstance(answer, ReadResult), answer
-                found.append(answer)
-            return found
+            while True:
+                requests = [ReadRequest(log, offset, 1 << 30) for log, offset in at.items()]
+                requests += [ReadRequest(log, at[log], 1 << 30, committed_only=True) for log in marked]
+                found: list[ReadResult] = []
+                for answer in self.data_logs.read(requests, bytes_max=1 << 30):
+                    if isinstance(answer, OffsetOutOfRange) and answer.log_start_offset > at[answer.log]:
+                        at[answer.log] = answer.log_start_offset
+                        break
+                    assert isinstance(answer, ReadResult), answer
+                    found.append(answer)
+                else:
+                    return found
 
         answers = await trio.to_thread.run_sync(work)
         found = {answer.log: Found(answer.batches) for answer in answers[: len(positions)]}
         everything = {answer.log: answer for answer in answers[: len(positions)]}
         for answer in answers[len(positions) :]:
             found[answer.log] = found_by_markers(everything[answer.log], answer, partial(self._violate, answer.log))
-        return found
+        for log, answer in everything.items():
+            if answer.log_start_offset < known.get(log, 0):
+                self._violate(log, 5, f"it began at {known[log]}, and begins at {answer.log_start_offset} now")
+            self.log_begins(log, answer.log_start_offset)
+        return {
+            log: replace(part, read_from=at[log], log_start=everything[log].log_start_offset)
+            for log, part in found.items()
+        }
+
+    def log_begins(self, log: LogId, at: Offset) -> None:
+        """From here on, in this run of the node: it does not go back."""
+        self.begins[log] = max(at, self.begins.get(log, at))
 
     def _violate(self, log: LogId, invariant: int, what: str) -> None:
         self.world.violate(invariant, f"{log}, start {self.number}: {what}")
@@ -241,10 +263,12 @@ class Machine:
         make_offsets: MakeOffsets | None = None,
         directory: ShardDirectory = SHARD,
         workers: Workers | None = None,
+        process: int | None = None,
     ) -> None:
         """Of `logs`, those in `markers` are of marker mode; with `make_offsets`, each node has committed offsets, too.
 
-        `directory` and `workers` are given where several machines stand for the processes of one (`shards`).
+        `directory` and `workers` are given where several machines stand for the processes of one (`shards`), and
+        `process`, the number of the process, where that is not the shard's (`replicas`).
         """
         self.world = world
         self.plan = plan
@@ -266,7 +290,13 @@ class Machine:
         self.workers = workers or Workers(world, pause_probability=plan.pause_probability)
         disk, root = Disk(), str(directory.data_dir)
         disk.make_root(root)
-        self.calls = SystemCalls(world, disk, slow_sync_s=plan.slow_sync_s, root=root, number=directory.number)
+        self.calls = SystemCalls(
+            world,
+            disk,
+            slow_sync_s=plan.slow_sync_s,
+            root=root,
+            number=directory.number if process is None else process,
+        )
         self.calls.maybe_pause = self.workers.maybe_pause
         self.calls.may_delete = self._may_delete
         self.env = MemoryEnvironment(at_commit=self._at_commit, fails=self._commit_fails)

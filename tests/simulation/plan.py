@@ -44,6 +44,18 @@ OF_KEPT_CUTS = (
 """And when all keep one, and somebody looks for one of these."""
 
 
+OF_DELETIONS = (
+    "client.deleted",
+    "client.deleted",
+    *(name for name in FAILPOINTS if name.startswith("retention.delete")),
+)
+"""And when a client deletes records."""
+
+
+OF_COPIES = ("copy.given", "copy.got")
+"""And when a part of a copy was sent to a node, or was written there."""
+
+
 PATIENCE_S = 0.5
 """By then the place at which a death is planned has been reached, or will not be soon."""
 
@@ -131,6 +143,24 @@ class Plan:
     epochs: int = 0
     """Of so many transactional ids the producers speak transaction version 2."""
 
+    deleters: int = 0
+    """So many clients delete records."""
+    zombies: int = 0
+    """So often an owner is cut off from the replicated log, and from nothing else, while another shard's owner dies."""
+    nodes: int = 1
+    """So many nodes keep a copy of each shard, whose journals are on a replicated log."""
+    changes: int = 0
+    """Until a shard has had so many owners, its nodes die as before, again and again."""
+    hasty: int = 0
+    """So many of them, the first ones, hear of no owner between two of its heartbeats."""
+    synced_by: int = 0
+    """The log is trimmed before what so many nodes have on disk, and the others get copies of them; 0: before what all
+    have."""
+    comes_late_s: float = 0.0
+    """So much later than the others the last node comes."""
+    lost_disks: int = 0
+    """So often a node loses its disk, of which others have enough."""
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
 
@@ -179,6 +209,7 @@ def draw(seed: str, *, faults: bool = True) -> Plan:
     if patient:
         deaths = tuple(replace(death, down_s=_draw_down_s(of_patient)) for death in plan.deaths)
         plan = replace(plan, patient=patient, deaths=deaths)
+    plan = _with_deletions(plan, Random(f"{seed}/log starts alone"))
     return plan if faults else _without_faults(plan)
 
 
@@ -200,6 +231,9 @@ def _without_faults(plan: Plan) -> Plan:
         long_suspension_s=0.0,
         clock_jumps=0.0,
         full_s=0.0,
+        zombies=0,
+        hasty=0,
+        lost_disks=0,
     )
 
 
@@ -263,6 +297,126 @@ def draw_shards(seed: str, *, faults: bool = True) -> Plan:
         plan = replace(plan, deaths=(*(_moved_to_a_cut(death, of_cuts) for death in plan.deaths), last))
     if plan.limited:
         plan = replace(plan, deaths=tuple(_moved_to_a_kept_cut(death, of_limits) for death in plan.deaths))
+    else:
+        plan = _with_deletions(plan, Random(f"{seed}/deletions"))
+    return plan if faults else _without_faults(plan)
+
+
+def draw_replicas(seed: str, *, faults: bool = True) -> Plan:
+    """The plan of a seed for several nodes with a copy each; see `draw`. `shard` of a death is the node's number."""
+    rng, of_disks = Random(f"{seed}/plan of replicas"), Random(f"{seed}/disks of replicas")
+    nodes = rng.choice((2, 3, 3))
+    transactional = rng.randint(1, 4)
+    deaths = [_draw_death_of(rng, node) for node in range(nodes) for _ in range(rng.randint(1, 4))]
+    plan = Plan(
+        seed=seed,
+        nodes=nodes,
+        logs=rng.randint(1, 4),
+        transactional=transactional,
+        rivals=rng.choice((0, 0, 1, transactional)),
+        plain=rng.randint(0, 2),
+        readers=rng.randint(1, 2),
+        patient=rng.choice((0, 0, 1)),
+        deaths=tuple(replace(death, after_s=death.after_s * 4, everywhere=False) for death in deaths),
+        segment_bytes=rng.choice((12 * 1024, 16 * 1024, 64 * 1024)),
+        group_journals=rng.randint(1, 2),
+        ring=rng.random() < 0.7,
+        pause_probability=rng.choice((0.0, 0.0, 0.05)),
+        slow_sync_s=rng.choice((0.0005, 0.005, 0.05)),
+        lost_requests=rng.choice((0.0, 0.02, 0.1)),
+        late_requests=rng.choice((0.0, 0.02, 0.1)),
+        lost_messages=rng.choice((0.0, 0.01, 0.1)),
+        late_messages=rng.choice((0.0, 0.01, 0.1)),
+        doubled_messages=rng.choice((0.0, 0.1, 0.5)),
+        cut_ways=rng.choice((0.0, 0.1, 0.3)),
+        suspensions=rng.choice((0.0, 0.1, 0.4)),
+        markers=rng.choice((0, 0, 0, 1)),
+        write_error=of_disks.choice((0.0, 0.0, 0.0, 0.002)),
+        sync_error=of_disks.choice((0.0, 0.0, 0.0, 0.01)),
+        commit_error=of_disks.choice((0.0, 0.0, 0.0, 0.003)),
+    )
+    plan = _with_deletions(plan, Random(f"{seed}/deletions"))
+    plan = _with_copies(plan, Random(f"{seed}/copies"))
+    return plan if faults else _without_faults(plan)
+
+
+def _with_copies(plan: Plan, rng: Random) -> Plan:
+    """With nodes that are not waited for, and get copies of others: in most plans."""
+    plan = replace(plan, clocks_apart_s=rng.choice((0.0, 1.0, 600.0)), hasty=rng.choice((0, 0, 1, plan.nodes)))
+    if rng.random() < 0.2:
+        return plan
+    copied = replace(
+        plan,
+        synced_by=rng.choice((2, plan.nodes)),
+        lost_disks=rng.choice((0, 1, 2, 4)),
+        comes_late_s=2.0 * rng.random() if plan.nodes > 2 and rng.random() < 0.4 else 0.0,
+    )
+    return replace(copied, deaths=tuple(_moved_to_a_copy(death, rng) for death in copied.deaths))
+
+
+def _moved_to_a_copy(death: Death, rng: Random) -> Death:
+    """Some of the deaths come when one node gives a copy, and another one gets it."""
+    if death.at_point is None or rng.random() < 0.6:
+        return death
+    return replace(death, at_point=rng.choice(OF_COPIES), nth=rng.choice((1, 3, rng.randint(1, 40))))
+
+
+def _with_deletions(plan: Plan, rng: Random) -> Plan:
+    """With a client that deletes records, in some plans; some of the deaths come when it does."""
+    if rng.choice((0, 0, 0, 0, 0, 1)):
+        deaths = tuple(_moved_to_a_deletion(death, rng) for death in plan.deaths)
+        return replace(plan, deleters=rng.choice((1, 1, 2)), deaths=deaths)
+    return plan
+
+
+def _moved_to_a_deletion(death: Death, rng: Random) -> Death:
+    if death.at_point is None or rng.random() < 0.4:
+        return death
+    return replace(death, at_point=rng.choice(OF_DELETIONS), nth=rng.randint(1, 6))
+
+
+def draw_grid(seed: str, *, faults: bool = True) -> Plan:
+    """The plan of a seed for several shards on several nodes; see `draw`.
+
+    `shard` of a death is the number of the copy: node * shards + shard. `everywhere`: the whole node dies.
+    """
+    rng = Random(f"{seed}/plan of the grid")
+    shards, nodes = rng.choice((2, 2, 3)), rng.choice((2, 2, 3))
+    transactional = rng.randint(2, 4)
+    deaths = [_draw_death_of(rng, copy) for copy in range(shards * nodes) for _ in range(rng.randint(0, 2))]
+    failing = rng.random() < 0.15
+    plan = Plan(
+        seed=seed,
+        shards=shards,
+        nodes=nodes,
+        logs=rng.randint(shards, 5),
+        transactional=transactional,
+        rivals=rng.choice((0, 0, 1)),
+        plain=rng.randint(0, 1),
+        readers=1,
+        patient=rng.choice((0, 0, 1)),
+        deaths=tuple(replace(death, after_s=death.after_s * 4) for death in deaths),
+        segment_bytes=rng.choice((12 * 1024, 16 * 1024, 64 * 1024)),
+        group_journals=shards * rng.randint(1, 2),
+        ring=rng.random() < 0.7,
+        pause_probability=rng.choice((0.0, 0.0, 0.05)),
+        slow_sync_s=rng.choice((0.0005, 0.005)),
+        lost_requests=rng.choice((0.0, 0.02, 0.1)),
+        late_requests=rng.choice((0.0, 0.02, 0.1)),
+        lost_messages=rng.choice((0.0, 0.02, 0.1)),
+        late_messages=rng.choice((0.0, 0.1, 0.3)),
+        doubled_messages=rng.choice((0.0, 0.1, 0.5)),
+        cut_ways=rng.choice((0.0, 0.1, 0.3)),
+        suspensions=rng.choice((0.0, 0.1, 0.4)),
+        epochs=rng.choice((0, 0, 0, transactional)),
+        markers=rng.choice((0, 0, 0, 1)),
+        zombies=rng.choice((0, 2, 4)),
+        write_error=rng.choice((0.0, 0.002)) if failing else 0.0,
+        sync_error=rng.choice((0.0, 0.01)) if failing else 0.0,
+        commit_error=rng.choice((0.0, 0.003)) if failing else 0.0,
+    )
+    if plan.zombies:  # what they are about takes its time, and little else may befall the owners meanwhile
+        plan = replace(plan, deaths=(), suspensions=0.0, cut_ways=0.0, lost_messages=0.0, lost_requests=0.0)
     return plan if faults else _without_faults(plan)
 
 

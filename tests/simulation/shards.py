@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 from unittest import mock
 from uuid import UUID
 
@@ -36,7 +37,7 @@ from fairlog.interbroker.codec import decode_untrusted, encode
 from fairlog_types import LogId, Offset, ShardNumber
 from journal import failpoints
 from shard.conversation import Command, Message, Reply
-from shard.directory import shard_directory
+from shard.directory import ShardDirectory, shard_directory
 from shard.placement import Placement
 from shard.shard import Neighbours, Shard
 from tests.simulation.beside import nobody_waits
@@ -50,9 +51,10 @@ from tests.simulation.clients import (
 )
 from tests.simulation.cuts import Cutter, LimitedReader, TakenCuts
 from tests.simulation.deadlines import LOOK_S
+from tests.simulation.deleting import Deleter
 from tests.simulation.found import Found
 from tests.simulation.history import Answered, History, Transaction, log_name
-from tests.simulation.machine import SETTINGS, Failpoints, Machine, Node
+from tests.simulation.machine import SETTINGS, Durable, Failpoints, Machine, Node
 from tests.simulation.network import Network
 from tests.simulation.plan import Death, Plan
 from tests.simulation.process_faults import Faults, resume
@@ -129,15 +131,7 @@ class ShardMachine(Machine):
 
     def neighbours(self) -> Neighbours | None:
         assert self.way is not None
-
-        def other(log: LogId) -> ShardNumber | None:
-            shard = ShardNumber(self._placed.of_log(log))
-            return None if shard == self.number else shard
-
-        async def all_is_known() -> None:
-            """The topics were there before the first start."""
-
-        return Neighbours(Placement(self.plan.shards), other, all_is_known, Outgoing(self.way, self))
+        return neighbours_of(self, self.way, self._placed)
 
     @asynccontextmanager
     async def hearing(self, shard: Shard) -> AsyncIterator[None]:
@@ -223,11 +217,7 @@ class ShardMachine(Machine):
         if transaction.batch is not None:
             return True
         at = self._placed.of_id(transaction.transactional_id)
-        coordinator = next((each for each in self.others if each.number == at), self).node
-        if coordinator is None:
-            return False
-        undecided = coordinator.coordinator.undecided()
-        return all(txid.producer_id != transaction.producer[0] for txid in undecided)
+        return says_is_copied(next((each for each in self.others if each.number == at), self).node, transaction)
 
     def watch_failpoints(self, watcher: Failpoints | None) -> None:
         """`_ByProcess` asks, at the failpoints of this process."""
@@ -266,6 +256,13 @@ class ShardMachine(Machine):
             self.calls.restart(image)
             self.env = env
             self.world.note("machine", f"power cut while it is down: {lost}")
+
+
+def says_is_copied(coordinator: Node | None, transaction: Transaction) -> bool:
+    """Whether the coordinator, if it serves, says that all commits of the producer are visible everywhere."""
+    if coordinator is None:
+        return False
+    return all(txid.producer_id != transaction.producer[0] for txid in coordinator.coordinator.undecided())
 
 
 class _ByProcess:
@@ -309,10 +306,27 @@ WAITING_MAX = 1000
 """So many messages wait for a process that does not read; what has no room is lost, as in `interbroker.peers`."""
 
 
+class Hears(Protocol):
+    """A process that hears other shards, at times."""
+
+    world: Process
+    number: int
+    plan: Plan
+    durable: Durable
+    directory: ShardDirectory
+
+    @property
+    def hears(self) -> Shard | None:
+        """What takes in messages, as long as it runs."""
+        ...
+
+    def reached(self, point: str) -> None: ...
+
+
 class Way:
     """Carries messages. `nursery` holds what is on its way."""
 
-    def __init__(self, world: World, plan: Plan, machines: Sequence[ShardMachine], nursery: trio.Nursery) -> None:
+    def __init__(self, world: World, plan: Plan, machines: Sequence[Hears], nursery: trio.Nursery) -> None:
         self._world = world
         self._machines = machines
         self._nursery = nursery
@@ -328,19 +342,24 @@ class Way:
         self.lost = self.late = self.doubled = 0.0
         self.cut.clear()
 
-    def carry(self, sender: ShardMachine, to: ShardNumber, message: Message) -> None:
+    def receiver(self, _sender: Hears, to: ShardNumber) -> Hears:
+        """The process to which what is sent to that shard goes."""
+        return self._machines[to]
+
+    def carry(self, sender: Hears, to: ShardNumber, message: Message) -> None:
         if sender.world.crashed:
             return
+        receiver = self.receiver(sender, to)
         data, name = encode(message), _name(message)
         self._world.count("messages between shards")
         with suppress(Crashed):
             sender.reached(f"said.{name}")
         for _ in range(2 if self._rng.random() < self.doubled else 1):
-            gets_through = self._rng.random() >= self.lost and (sender.number, to) not in self.cut
-            if gets_through and self._waiting[to] < WAITING_MAX:
-                self._waiting[to] += 1
+            gets_through = self._rng.random() >= self.lost and (sender.number, receiver.number) not in self.cut
+            if gets_through and self._waiting[receiver.number] < WAITING_MAX:
+                self._waiting[receiver.number] += 1
                 delay_s = self._delay() + self._delay_of_cut(name)
-                self._nursery.start_soon(self._deliver, sender.number, self._machines[to], data, name, delay_s)
+                self._nursery.start_soon(self._deliver, sender.directory.number, receiver, data, name, delay_s)
 
     def _delay(self) -> float:
         if self._rng.random() < self.late:
@@ -353,7 +372,7 @@ class Way:
             return 0.0
         return self._rng_of_cuts.choice((0.0, 0.003, 0.02)) * self._rng_of_cuts.random()
 
-    async def _deliver(self, sender: ShardNumber, to: ShardMachine, data: bytes, name: str, delay_s: float) -> None:
+    async def _deliver(self, sender: ShardNumber, to: Hears, data: bytes, name: str, delay_s: float) -> None:
         CURRENT.set(to.world)
         await trio.sleep(delay_s)
         self._waiting[to.number] -= 1
@@ -374,7 +393,7 @@ def _name(message: Message) -> str:
 class Outgoing:
     """One run of a process, as its `Transport`."""
 
-    def __init__(self, way: Way, machine: ShardMachine) -> None:
+    def __init__(self, way: Way, machine: Hears) -> None:
         self._way = way
         self._machine = machine
         self._start = machine.durable.starts
@@ -382,6 +401,19 @@ class Outgoing:
     def send(self, shard: ShardNumber, message: Message) -> None:
         if self._machine.durable.starts == self._start:
             self._way.carry(self._machine, shard, message)
+
+
+def neighbours_of(machine: Hears, way: Way, where: Placed) -> Neighbours:
+    """The other shards, as the shard of this process sees them in this run."""
+
+    def other(log: LogId) -> ShardNumber | None:
+        shard = ShardNumber(where.of_log(log))
+        return None if shard == machine.directory.number else shard
+
+    async def all_is_known() -> None:
+        """The topics were there before the first start."""
+
+    return Neighbours(Placement(machine.plan.shards), other, all_is_known, Outgoing(way, machine))
 
 
 # --- a run ---
@@ -436,7 +468,7 @@ async def run_shards(world: World, plan: Plan) -> None:
             scheduler.also = [faults.step, Watch(machines, where, history).step]
             clients_done = trio.Event()
             cuts = TakenCuts(world, history)
-            clients = _clients(world, plan, network, history)
+            clients = clients_of_shards(world, plan, network, history)
             clients += [Cutter(world, network, history, f"c{number}", cuts) for number in range(plan.cutters)]
             clients += [LimitedReader(world, network, history, f"l{number}", cuts) for number in range(plan.limited)]
 
@@ -533,6 +565,7 @@ async def _run_once(machine: ShardMachine, history: History, death: Death, until
             [it for it in answered.transactions if machine.is_copied(it)],
             answered.plain,
             {name: it for name, it in answered.batches.items() if it.is_visible},
+            answered.starts,
         )
         found = await node.read(dict.fromkeys(machine.logs, Offset(0)))
         when = f"after start {node.number} of {machine.number}"
@@ -633,7 +666,7 @@ def _condition(machines: Sequence[ShardMachine]) -> Sequence[int] | None:
     return [machine.durable.starts for machine in machines]
 
 
-def _clients(world: World, plan: Plan, network: Network, history: History) -> list[Client]:
+def clients_of_shards(world: World, plan: Plan, network: Network, history: History) -> list[Client]:
     """The transactional ids are in groups of two; each group has its coordinator somewhere."""
     clients: list[Client] = []
     for number in range(plan.transactional):
@@ -647,4 +680,5 @@ def _clients(world: World, plan: Plan, network: Network, history: History) -> li
     for number in range(plan.patient):
         clients.append(PatientProducer(world, network, history, f"w{number}", f"waits{number}"))
     clients += [Reader(world, network, history, f"r{number}") for number in range(plan.readers)]
+    clients += [Deleter(world, network, history, f"d{number}") for number in range(plan.deleters)]
     return clients

@@ -49,7 +49,7 @@ def _size(outcome: Outcome) -> tuple[int, int]:
     return len(outcome.transcript), clients + len(plan.deaths)
 
 
-_CLIENTS = ("transactional", "rivals", "plain", "readers", "sinks", "second_drivers", "patient", "cutters")
+_CLIENTS = ("transactional", "rivals", "plain", "readers", "sinks", "second_drivers", "patient", "cutters", "deleters")
 
 
 def _smaller(plan: Plan) -> Iterator[Plan]:
@@ -64,9 +64,10 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
     kinder = "lost_requests", "late_requests", "write_error", "sync_error", "commit_error", "disk_full"
     of_shards = "lost_messages", "late_messages", "doubled_messages", "cut_ways", "suspensions"
     of_processes = "long_suspension_s", "clock_jumps", "clocks_apart_s", "full_s"
-    for field in (*kinder, *of_shards, *of_processes, "pause_probability"):
-        if getattr(plan, field):
-            yield replace(plan, **{field: 0.0})
+    of_replicas = "hasty", "lost_disks", "comes_late_s", "synced_by", "changes"
+    for field in (*kinder, *of_shards, *of_processes, *of_replicas, "pause_probability"):
+        if value := getattr(plan, field):
+            yield replace(plan, **{field: type(value)(0)})
     if plan.ring:
         yield replace(plan, ring=False)
     for index, death in enumerate(plan.deaths):

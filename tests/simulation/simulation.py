@@ -14,7 +14,7 @@ from __future__ import annotations
 import secrets
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from random import Random
@@ -26,6 +26,8 @@ import trio
 import trio.testing
 
 import coordinator.housekeeping
+import datalog.environment
+import partition.partition
 import shard.cutting
 import shard.holding
 import shard.links
@@ -34,11 +36,14 @@ from fairlog_types import CorruptStorage, LogId, Offset
 from tests.simulation.beside import nobody_waits
 from tests.simulation.clients import Client, PatientProducer, PlainProducer, Reader, TransactionalProducer
 from tests.simulation.deadlines import watch
+from tests.simulation.deleting import Deleter
+from tests.simulation.grid import run_grid
 from tests.simulation.history import History
 from tests.simulation.machine import Machine, Node
 from tests.simulation.network import AT_THE_ONE, Network
 from tests.simulation.plan import Death, Plan
 from tests.simulation.process_faults import suspending
+from tests.simulation.replicas import run_replicas
 from tests.simulation.shards import run_shards
 from tests.simulation.sinks import drivers
 from tests.simulation.stuck import VIRTUAL_S_MAX, Stuck, stop_when_stuck
@@ -75,9 +80,9 @@ def run(plan: Plan) -> Outcome:
     """Run the plan. Never raises for what the node does."""
     world = World(plan.seed)
     started = time.perf_counter()
-    with deterministic(world), suspending() if plan.shards > 1 else nullcontext():
+    with deterministic(world), suspending() if max(plan.shards, plan.nodes) > 1 else nullcontext():
         try:
-            trio.run(_run if plan.shards == 1 else run_shards, world, plan, clock=world.clock)
+            trio.run(_kind_of(plan), world, plan, clock=world.clock)
         except (Stuck, trio.TrioInternalError) as error:
             cause = error.__cause__ if isinstance(error, trio.TrioInternalError) else error
             if not isinstance(cause, Stuck):
@@ -91,6 +96,12 @@ def run(plan: Plan) -> Outcome:
     seconds = time.perf_counter() - started
     virtual_s = world.clock.current_time()
     return Outcome(plan, world.violation, world.transcript, world.counts, world.digest(), seconds, virtual_s)
+
+
+def _kind_of(plan: Plan) -> Callable[[World, Plan], Awaitable[None]]:
+    if plan.nodes > 1:
+        return run_replicas if plan.shards == 1 else run_grid
+    return _run if plan.shards == 1 else run_shards
 
 
 def _verdict_on(error: BaseException) -> Violation:
@@ -116,6 +127,8 @@ def deterministic(world: World) -> Iterator[None]:
             mock.patch.object(runner, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
             mock.patch.object(secrets, "randbits", bits),
             mock.patch.object(coordinator.housekeeping, "SNAPSHOT_BYTES_MIN", 3000),
+            mock.patch.object(datalog.environment, "make_room", return_value=None),
+            mock.patch.object(partition.partition, "DELETE_BATCHES_MAX", 3),
             mock.patch.dict(Reclaimer.__init__.__kwdefaults__, interval_s=0.1),
             mock.patch.object(shard.links, "REPEAT_AFTER_S", 0.05),
             mock.patch.object(shard.holding, "HOLD_S", 0.2),
@@ -173,6 +186,7 @@ def _clients(world: World, plan: Plan, network: Network, history: History) -> li
     for number in range(plan.patient):
         clients.append(PatientProducer(world, network, history, f"w{number}", f"waits-{number}"))
     clients += [Reader(world, network, history, f"r{number}") for number in range(plan.readers)]
+    clients += [Deleter(world, network, history, f"d{number}") for number in range(plan.deleters)]
     return clients
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -225,6 +226,40 @@ class SystemCalls:
         self.may_delete(name)
         self.disk.unlink(name)
 
+    def link(self, source: Any, target: Any) -> None:
+        self._at_call("link", os.fspath(target))
+        self.disk.link(os.fspath(source), os.fspath(target))
+
+    def rmdir(self, path: Any) -> None:
+        self._at_call("rmdir", os.fspath(path))
+        self.disk.remove_directory(os.fspath(path))
+
+    def walk(self, path: Any) -> Iterator[tuple[str, list[str], list[str]]]:
+        """As `os.walk`, from the top down."""
+        name = os.fspath(path)
+        kinds: tuple[list[str], list[str]] = ([], [])
+        for child in self.listdir(name):
+            kinds[isinstance(self.disk.nodes[f"{name}/{child}"], File)].append(child)
+        yield name, *kinds
+        for child in kinds[0]:
+            yield from self.walk(f"{name}/{child}")
+
+    def rmtree(self, path: Any, ignore_errors: bool = False) -> None:
+        """In place of `shutil.rmtree`, which has its own calls."""
+        name = os.fspath(path)
+        try:
+            for child in self.listdir(name):
+                if isinstance(self.disk.nodes[f"{name}/{child}"], Directory):
+                    self.rmtree(f"{name}/{child}", ignore_errors)
+                else:
+                    self.unlink(f"{name}/{child}")
+            self.rmdir(name)
+        except Crashed:
+            raise
+        except OSError:
+            if not ignore_errors:
+                raise
+
     def mkdir(self, path: Any, mode: int = 0o777) -> None:
         name = os.fspath(path)
         self._at_call("mkdir", name)
@@ -248,9 +283,10 @@ class SystemCalls:
     @contextmanager
     def installed(self) -> Iterator[None]:
         with ExitStack() as stack:
-            for name in ("open", "rename", "unlink", "mkdir", "listdir", "stat"):
+            for name in ("open", "rename", "unlink", "mkdir", "listdir", "stat", "link", "rmdir", "walk"):
                 call = self._by_path(getattr(os, name), getattr(self, name))
                 stack.enter_context(mock.patch.object(os, name, call))
+            stack.enter_context(mock.patch.object(shutil, "rmtree", self._by_path(shutil.rmtree, self.rmtree)))
             for name in ("pwrite", "pwritev", "preadv", "ftruncate", "fstat", "fsync", "fdatasync"):
                 call = self._by_number(getattr(os, name), getattr(self, name))
                 stack.enter_context(mock.patch.object(os, name, call))

@@ -15,7 +15,7 @@ from random import SystemRandom
 
 import pytest
 
-from tests.simulation.plan import Plan, draw, draw_shards
+from tests.simulation.plan import Plan, draw, draw_grid, draw_replicas, draw_shards
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -192,6 +192,86 @@ def test_simulation_of_several_shards_finds_a_planted_bug(name: str, seed: str, 
 
 
 @pytest.mark.slow
+def test_simulation_of_several_nodes_finds_nothing() -> None:
+    """Fixed seeds, and fresh ones, of nodes with a copy of one shard each, whose owners die, pause and are cut off."""
+    seed = f"{SystemRandom().getrandbits(40):x}"
+    print(f"simulated with --replicas --seed {seed}")  # noqa: T201 (shown if it fails)
+    for arguments in (("--runs", "4", "--seed", "fixed"), ("--runs", "3", "--seed", seed)):
+        status, output = simulate("--replicas", *arguments)
+        assert status == 0, output
+        owners = re.search(r"([\d,]+) owners,", output)
+        assert owners is not None, output
+        assert int(owners[1]) >= 10, output
+        assert "reads at any node" in output
+        assert "fixed" not in arguments or re.search(r"[1-9][\d,]* copies of other nodes", output), output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "seed", "verdict"),
+    [
+        ("answered-before-the-position-was-compared", "r.0", "but the stream goes on at"),
+        ("void-entry-copied", "r.0", "but the stream goes on at"),
+        ("told-before-it-is-accepted", "r.0", "is known by epoch -1"),
+        ("any-fence-is-ones-own", "r.0", "invariant M2: "),
+        ("old-fence-is-ones-own", "r.0", "invariant M7: "),
+        ("later-fence-wins", "r.0", "contradicts itself"),
+        ("any-sequence-will-do", "r.0", "but the stream goes on at"),
+        ("heartbeat-of-another-epoch-counts", "r.40", "contradicts itself"),
+        ("unknown-append-repeated", "r.0", "invariant M7: "),
+        ("unknown-append-answered", "r.0", "but the stream goes on at"),
+        ("fence-in-a-gap-passed-over", "r.7", "but the stream goes on at"),
+        ("deletion-here-only", "r.5", "was answered to begin at"),
+        ("start-passed", "r.5", "was answered to begin at"),
+        ("deletion-not-flushed", "r.11", "the nodes' data logs differ"),
+        ("copy-not-synced", "r.134", "invariant M9: "),
+        ("mark-before-sync", "r.0", "but the stream goes on at"),
+        ("trimmed-too-far", "r.0", "invariant M9: "),
+        ("trimmed-before-what-was-read", "r.0", "invariant M9: "),
+        ("trimmed-with-a-copy-less", "r.0", "invariant M9: "),
+    ],
+)
+def test_simulation_of_several_nodes_finds_a_planted_bug(name: str, seed: str, verdict: str) -> None:
+    """The seeds are those of the table in docs/reliability.md."""
+    status, output = simulate("--replicas", "--mutation", name, "--only", seed)
+    assert status == 1, output
+    assert verdict in output.splitlines()[-1], output
+
+
+@pytest.mark.slow
+def test_simulation_of_several_nodes_is_the_same_each_time() -> None:
+    """As of one."""
+    assert simulate("--replicas", "--only", "same.2") == simulate("--replicas", "--only", "same.2")
+
+
+@pytest.mark.slow
+def test_simulation_of_several_shards_on_several_nodes_finds_nothing() -> None:
+    """Fixed seeds, and a fresh one, of transactions over shards whose owners change nodes, and hear deposed ones."""
+    seed = f"{SystemRandom().getrandbits(40):x}"
+    print(f"simulated with --grid --seed {seed}")  # noqa: T201 (shown if it fails)
+    for arguments in (("--runs", "4", "--seed", "fixed"), ("--runs", "1", "--seed", seed)):
+        status, output = simulate("--grid", *arguments)
+        assert status == 0, output
+        assert re.search(r"[1-9][\d,]* commits,", output) or "fixed" not in arguments, output
+        assert "messages between shards" in output
+    assert simulate("--grid", "--only", "same.2") == simulate("--grid", "--only", "same.2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "seed", "verdict"),
+    [
+        ("participant-decides-alone", "g.1", "b commits 1000.1.0, which run.shard-1: a aborts"),
+    ],
+)
+def test_simulation_of_several_shards_on_several_nodes_finds_a_planted_bug(name: str, seed: str, verdict: str) -> None:
+    """The seeds are those of the table in docs/reliability.md."""
+    status, output = simulate("--grid", "--mutation", name, "--only", seed)
+    assert status == 1, output
+    assert verdict in output.splitlines()[-1], output
+
+
+@pytest.mark.slow
 def test_simulation_of_kills_in_the_first_start_and_a_power_cut_behind_them_finds_nothing() -> None:
     """Regression, of seed groups.32: a start took the names for durable that one before it, killed, had just given.
 
@@ -212,5 +292,5 @@ def test_simulation_of_kills_in_the_first_start_and_a_power_cut_behind_them_find
 def test_plan_survives_being_said() -> None:
     """A plan is printed and read back as it is."""
     for seed in range(50):
-        for plan in (draw(str(seed)), draw_shards(str(seed))):
+        for plan in (draw(str(seed)), draw_shards(str(seed)), draw_replicas(str(seed)), draw_grid(str(seed))):
             assert Plan.from_json(plan.to_json()) == plan

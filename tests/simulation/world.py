@@ -27,9 +27,9 @@ class Crashed(OSError):
 
 
 class Violation(Exception):
-    """A promise was broken. `invariant` is its number in docs/invariants.md; 0 if the run could not go on at all."""
+    """A promise was broken. `invariant` is its name in docs/invariants.md; 0 if the run could not go on at all."""
 
-    def __init__(self, invariant: int, what: str) -> None:
+    def __init__(self, invariant: int | str, what: str) -> None:
         super().__init__(f"invariant {invariant}: {what}" if invariant else what)
         self.invariant = invariant
 
@@ -63,7 +63,7 @@ class World:
     def count(self, what: str, by: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + by
 
-    def violate(self, invariant: int, what: str) -> None:
+    def violate(self, invariant: int | str, what: str) -> None:
         """Note the first violation; the run ends at the next step of the event loop."""
         if self.violation is None:
             self.violation = Violation(invariant, what)
