@@ -10,10 +10,6 @@ again when they have been answered:
 Behind a power cut a group is where the last step that was answered by then had left it, or one step further if one
 more had been asked for; and whole: its member, generation and assignment are those of one step. A node says where it is
 by heartbeats: those of the members of all other steps are refused.
-
-There is one excuse (docs/formats/group-membership.md): a start that was cut between the cluster store's count of it
-and the note of it beside the groups lets the next one forget them all. `is_passed_by` says whether an image is one of
-those.
 """
 
 from __future__ import annotations
@@ -21,16 +17,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from datalog.snapshot import mapped_lmdb
-from fairlog import data_directory
-from fairlog.groups import persisted_group
 from tests.clients.raw_client import NONE
 from tests.clients.raw_member import UNKNOWN_MEMBER_ID, RawMember
 from tests.crash.checker import Violation
 from tests.crash.recording import Dated
-from tests.shards import shard_in
 
 TURNING, REPLACED, DELETED = "turning", "replaced", "deleted"
 GROUPS = (TURNING, REPLACED, DELETED)
@@ -108,14 +99,14 @@ class GroupLoad:
         """The trace's sizes right behind each answer."""
         return [at for at, _, _ in self._answered.made]
 
-    def violations(self, address: str, moment: int, *, passed_by: bool) -> Iterator[Violation]:
+    def violations(self, address: str, moment: int) -> Iterator[Violation]:
         """What is not as a node owes it of which so much had been asked and answered when the power was cut."""
         asked, answered = self._asked.as_of(moment), self._answered.as_of(moment)
         for group in GROUPS:
             steps = sum(each == group for each, _ in self._answered)
             told = [None, *(self._answered[group, number] for number in range(1, steps + 1))]
             done, begun = (sum(each == group for each, _ in some) for some in (answered, asked))
-            may_be = [None] if passed_by else told[done : begun + 1]
+            may_be = told[done : begun + 1]
             with RawMember(address, timeout_s=ANSWER_S) as member:
                 there = [found for each in told if each is not None and (found := _found(member, group, each))]
             if any(each not in may_be for each in there) or (not there and None not in may_be):
@@ -146,15 +137,4 @@ def _said(states: Sequence[Told | None]) -> str:
     return " or ".join(
         "without members" if told is None else f"{told.member_id} in {told.generation} with {told.assignment[:20]!r}"
         for told in states or (None,)
-    )
-
-
-def is_passed_by(data_dir: Path) -> bool:
-    """Whether the groups' store of an image knows of one start less than its cluster store has counted."""
-    file = mapped_lmdb(shard_in(data_dir).persisted_groups_file)
-    assert file is not None, "the groups' store is there from the first start on"
-    records = {item.key: bytes(item.value) for item in file.items(file.meta.main)}
-    return (
-        persisted_group.decode_start(records[persisted_group.START_KEY])
-        < data_directory.read_cluster_store(data_dir).starts
     )

@@ -45,7 +45,7 @@ from tests.clients.raw_client import NONE, RawClient, batch
 from tests.clients.reading import Reader
 from tests.crash import recording, uneven_flushes
 from tests.crash.checker import Found, Reading, Violation, check, check_growth, check_offsets
-from tests.crash.group_load import GroupLoad, is_passed_by
+from tests.crash.group_load import GroupLoad
 from tests.crash.harness import GROUPS, MIXED, SMALL, make_topics, visible_s
 from tests.crash.history import History, Outcome, PlainRecord, Transaction
 from tests.crash.layout import Layout
@@ -271,11 +271,9 @@ class Trial:
         if again:
             shutil.copytree(place / "data", before)
         try:
-            passed_by = False
             if moment > self.recording.begun:  # before, there may be no node yet
                 self._verify(place / "data")
-                passed_by = not twice and is_passed_by(place / "data")
-            ready = self._start_and_use(place, moment, passed_by=passed_by, record=again)
+            ready = self._start_and_use(place, moment, record=again)
             self._verify(place / "data")
         except (AssertionError, NodeDidNotStart, KafkaException, OSError) as error:
             kept = Path(tempfile.mkdtemp(prefix="power-cut-", dir=self.keep_in))
@@ -297,7 +295,7 @@ class Trial:
         violations = list(Verification(data, has_journals=True).violations())
         assert not violations, "fairlog verify finds: " + "; ".join(map(str, violations[:10]))
 
-    def _start_and_use(self, place: Path, moment: int, *, passed_by: bool, record: bool) -> int:
+    def _start_and_use(self, place: Path, moment: int, *, record: bool) -> int:
         """Start a node on the image, use it, and stop it; the size of its own trace when it was ready."""
         data, trace = (place / "data").resolve(), place / "trace"
         node = NodeProcess(data, dict(ENVIRONMENT))
@@ -308,7 +306,7 @@ class Trial:
             node.start(START_S)
             ready = trace.stat().st_size if record else 0
             if moment > self.recording.begun:
-                self._use(node.address, moment, passed_by=passed_by)
+                self._use(node.address, moment)
             assert node.stop(STOP_S) == 0, node.log_tail()
         except NodeDidNotStart:
             raise  # it tells the log's end itself
@@ -319,12 +317,11 @@ class Trial:
             node.kill()
         return ready
 
-    def _use(self, address: str, moment: int, *, passed_by: bool) -> None:
+    def _use(self, address: str, moment: int) -> None:
         history = self.recording.history_by(moment)
         successor = commit_one(address, self.recording.topics)
         history.transactions[successor.writer, successor.number] = successor
-        self.counts["groups passed by"] += passed_by
-        lost = list(self.recording.groups.violations(address, moment, passed_by=passed_by))
+        lost = list(self.recording.groups.violations(address, moment))
         assert not lost, "; ".join(map(str, lost))
         deadline = time.monotonic() + visible_s(self.recording.planted_bug)
         while violations := self._violations(address, history, moment):

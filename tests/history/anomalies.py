@@ -98,6 +98,9 @@ REFUSED_COMMIT = AnomalyKind(
     OURS,
     BOTH,
 )
+LOST_PLACE = AnomalyKind(
+    "lost-place", "a consumer was told that the offset up to which it had read is not there", OURS, BOTH
+)
 HELD = AnomalyKind(
     "held-by-open", "beside a transaction that stays open, commits are seen only when that one has ended", OURS, JOURNAL
 )
@@ -106,5 +109,6 @@ KINDS = (
     ABORTED_READ, PLAIN_ABORTED_READ, PRECOMMITTED_READ, EARLY_READ, PLAIN_EARLY_READ, PHANTOM,
     LOST_WRITE, TORN_TRANSACTION, DUPLICATE, INCONSISTENT_OFFSET,
     POLL_SKIP, NONMONOTONIC_POLL, NONMONOTONIC_SEND, CONSUMED_TWICE, CONSUMED_NEVER,
-    OFFSET_GAP, INTERLEAVED, GROUP_ORDER, G0, G1C, G_SINGLE, G2, STALE_END, REFUSED_COMMIT, HELD,
+    OFFSET_GAP, INTERLEAVED, GROUP_ORDER, G0, G1C, G_SINGLE, G2, STALE_END, REFUSED_COMMIT,
+    LOST_PLACE, HELD,
 )  # fmt: skip

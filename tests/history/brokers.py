@@ -48,15 +48,22 @@ class Peer(Enum):
     JOURNAL = "journal"
     MARKERS = "markers"
     KAFKA = "kafka"
+    CLUSTER = "cluster"
 
     @property
     def mode(self) -> Mode:
         """By what it is judged."""
-        return Mode.JOURNAL if self is Peer.JOURNAL else Mode.MARKERS
+        return Mode.JOURNAL if self in (Peer.JOURNAL, Peer.CLUSTER) else Mode.MARKERS
 
 
 class Unavailable(Exception):
     """The broker cannot be had on this machine. The message says why."""
+
+
+def find_peers() -> None:
+    """From now on `peers` can be imported, as they import each other; pytest has it in its settings."""
+    if (scripts := str(ROOT / "scripts")) not in sys.path:
+        sys.path.append(scripts)
 
 
 class Broker(Protocol):
@@ -76,7 +83,9 @@ class Broker(Protocol):
     def running(self) -> bool: ...
 
     @property
-    def pid(self) -> int: ...
+    def pid(self) -> int:
+        """Of the process; of several nodes, that of any one, each time another."""
+        ...
 
     @property
     def processes(self) -> Sequence[int]:
@@ -100,11 +109,15 @@ class Broker(Protocol):
         ...
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """SIGKILL, and wait until it is gone. Of several nodes, any one of them."""
         ...
 
     def stop(self) -> None:
-        """End it in order. Raises if it does not end well."""
+        """End it in order. Raises if it does not end well. Of several nodes, any one of them."""
+        ...
+
+    def close(self) -> None:
+        """Kill all that there is."""
         ...
 
     def create_topics(self) -> None:
@@ -199,6 +212,9 @@ class Fairlog:
         for made in admin.create_topics(new).values():
             made.result(timeout=20)
 
+    def close(self) -> None:
+        self._node.kill()
+
     def log_tail(self) -> str:
         return self._node.log_tail()
 
@@ -207,8 +223,7 @@ class Kafka:
     """One node of Apache Kafka; see Broker. Raises Unavailable if its jars or Java are not to be had."""
 
     def __init__(self, directory: Path, proxy: str) -> None:
-        if (scripts := str(ROOT / "scripts")) not in sys.path:
-            sys.path.append(scripts)  # where the peers find each other; pytest has it in its settings
+        find_peers()
         from peers import kafka, kafka_artifacts
         from peers.interface import Tuning
 
@@ -277,6 +292,9 @@ class Kafka:
                 consumer.close()
                 return
 
+    def close(self) -> None:
+        self._peer.kill()
+
     def log_tail(self) -> str:
         return self._peer.output_tail()
 
@@ -288,7 +306,7 @@ def broker(
     environment: Mapping[str, str],
     program: Sequence[str] = ("-m", "fairlog.cli"),
 ) -> Broker:
-    """The broker over `directory`, not started.
+    """The broker over `directory`, not started; of several nodes `tests.history.cluster` is one.
 
     Clients are sent to the proxies; a node has a process for each of them. The rest is for a node.
     """

@@ -41,6 +41,8 @@ class Verdict:
     records_sent: int
     records_read: int
     """By all readers together."""
+    records_from_copies: int
+    """How many of these came from brokers that do not lead their partitions."""
     found: Mapping[AnomalyKind, Found]
     """By kind, in the catalogue's order; only what was found."""
     delays: AllDelays
@@ -73,6 +75,7 @@ def check(history: History, *, examples: int = EXAMPLES) -> Verdict:
         record_checks.consumption(versions),
         record_checks.ends(versions),
         record_checks.commits(versions),
+        record_checks.places(versions),
         order_checks.reading(versions),
         order_checks.sending(versions),
         order_checks.transactions(versions),
@@ -91,6 +94,7 @@ def check(history: History, *, examples: int = EXAMPLES) -> Verdict:
         operations=Counter((each.kind.value, each.outcome.value) for each in history.operations),
         records_sent=sum(1 for each in history.operations for _send in each.sends()),
         records_read=sum(len(poll.records) for each in history.operations for poll in each.polls()),
+        records_from_copies=sum(each.from_copies for each in history.operations),
         found={kind: Found(counts[kind], tuple(kept.get(kind, ()))) for kind in KINDS if counts[kind]},
         delays=latency.delays(versions),
         beside=beside,

@@ -1,8 +1,11 @@
-"""Verdicts side by side, as a table of markdown: a column for each history, a line for what any of them shows. Pure."""
+"""Verdicts side by side, as a table of markdown: a column for each history, a line for what any of them shows; or all
+together, in one column. Pure.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from tests.history.checker import Verdict
@@ -16,12 +19,46 @@ def as_markdown(verdicts: Sequence[Verdict]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in _lines(verdicts))
 
 
+def as_sums(verdicts: Sequence[Verdict]) -> str:
+    """What was done in all of them together, and how many violations there are of each kind."""
+    return "".join(f"| {what} | {count} |\n" for what, count in _sums(verdicts))
+
+
+def _sums(verdicts: Sequence[Verdict]) -> Iterator[tuple[str, str]]:
+    operations = sum((Counter(verdict.operations) for verdict in verdicts), Counter[tuple[str, str]]())
+    yield "histories", f"{len(verdicts):,}"
+    yield "---", "---:"
+    yield "seconds under faults", f"{sum(float(str(verdict.about.get('seconds', 0))) for verdict in verdicts):,.0f}"
+    yield "operations in all", f"**{operations.total():,}**"
+    for kind in sorted({kind for kind, _ in operations}):
+        yield f"{kind}: ok, failed, unknown", ", ".join(f"{operations[kind, outcome]:,}" for outcome in OUTCOMES)
+    yield "records sent", f"{sum(verdict.records_sent for verdict in verdicts):,}"
+    yield "records read, by all", f"{sum(verdict.records_read for verdict in verdicts):,}"
+    if any("owners" in verdict.about for verdict in verdicts):
+        yield "of these, from copies", f"{sum(verdict.records_from_copies for verdict in verdicts):,}"
+        for what, name in (("changes of owner", "owners"), ("of these, handed over in order", "handed_over")):
+            yield what, f"{sum(int(str(verdict.about.get(name, 0))) for verdict in verdicts):,}"
+    faults: Counter[str] = Counter()
+    for verdict in verdicts:
+        faults.update({what: int(count) for what, count in _faults(verdict).items()})
+    yield from ((what, f"{count:,}") for what, count in faults.items())
+    violations: Counter[str] = Counter()
+    for verdict in verdicts:
+        violations.update({kind.name: found.count for kind, found in verdict.violations.items()})
+    yield "violations", f"**{violations.total():,}**"
+    yield from ((name, f"{count:,}, **forbidden**") for name, count in violations.items())
+
+
 def _lines(verdicts: Sequence[Verdict]) -> Iterator[Sequence[str]]:
     yield ["", *(_title(verdict) for verdict in verdicts)]
     yield ["---"] * (len(verdicts) + 1)
     yield ["transactions: ok, failed, unknown", *(_transactions(verdict) for verdict in verdicts)]
     yield ["operations in all", *(f"{sum(verdict.operations.values()):,}" for verdict in verdicts)]
     yield ["records sent, and read by all", *(f"{v.records_sent:,}, {v.records_read:,}" for v in verdicts)]
+    if any("owners" in verdict.about for verdict in verdicts):
+        yield ["of these, from copies", *(f"{v.records_from_copies:,}" for v in verdicts)]
+        yield ["changes of owner", *(str(v.about.get("owners", "–")) for v in verdicts)]
+        yield ["of these, handed over in order", *(str(v.about.get("handed_over", "–")) for v in verdicts)]
     faults = [_faults(verdict) for verdict in verdicts]
     for what in dict.fromkeys(what for each in faults for what in each):
         yield [what, *(each.get(what, "–") for each in faults)]

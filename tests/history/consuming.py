@@ -1,4 +1,7 @@
-"""The workload's consumers outside of groups: those that tail all partitions, and one that takes cuts.
+"""The workload's consumers outside of groups: those that tail all partitions, and those that take cuts.
+
+A consumer that names a rack is sent to a copy in it (KIP-392), and notes of how many records the client said that they
+came from a broker that does not lead their partition.
 
 A cut is one Fetch that names all partitions of a shard and reads each to its end; mostly there is one shard. The node
 reads them in one read transaction of its data logs, but only those that have something to read: a partition whose end
@@ -8,12 +11,13 @@ again, and every partition is read. The first cut is taken when each has one.
 
 from __future__ import annotations
 
+import json
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from datalog.control_batch import decode_control_batch
 from tests.clients.raw_client import NONE, FetchRequest, FetchResponse, RawClient
@@ -21,18 +25,29 @@ from tests.history.batches import batches_of
 from tests.history.layout import PARTITIONS, place
 from tests.history.producing import CLIENT, PAUSE_S
 from tests.history.recorder import Recorder
-from tests.history.routes import Routes
+from tests.history.routes import MovingRoutes, Routes
 
 SEEK_SHARE = 0.02
 SEEK_MAX = 2_000
 """So far back at most, that a long run does not read the same again and again."""
 RECONNECT_S = 0.05
+STATISTICS_MS = 200
 
 
-def tail(address: str, recorder: Recorder, rng: random.Random, going: Callable[[], bool], *, plain: bool) -> None:
+def tail(
+    address: str,
+    recorder: Recorder,
+    rng: random.Random,
+    going: Callable[[], bool],
+    *,
+    plain: bool,
+    rack: str = "",
+) -> None:
     """Read all partitions from their beginning; now and then one of them again, from somewhere before."""
+    copies = _Copies()
     consumer = Consumer(
         CLIENT
+        | ({"client.rack": rack, "statistics.interval.ms": STATISTICS_MS, "stats_cb": copies.note} if rack else {})
         | {
             "bootstrap.servers": address,
             "group.id": "unused",
@@ -68,14 +83,39 @@ def tail(address: str, recorder: Recorder, rng: random.Random, going: Callable[[
                 polls.setdefault(place(topic, index), []).append([offset, value.decode()])
                 positions[topic, index] = offset + 1
             elif error.fatal() or not error.retriable():
+                if is_out_of_range(error):
+                    recorder.end(op, "fail", error=str(error))
                 raise KafkaException(error)
-        recorder.end(op, "ok", micro=[["poll", partition, records] for partition, records in polls.items()])
+        from_copies = sum(len(polls.get(partition, ())) for partition in copies.read)
+        of_copies = {"from_copies": from_copies} if from_copies else {}
+        recorder.end(
+            op, "ok", micro=[["poll", partition, records] for partition, records in polls.items()], **of_copies
+        )
 
 
-def take_cuts(address: str, recorder: Recorder, going: Callable[[], bool]) -> None:
+def is_out_of_range(error: KafkaError) -> bool:
+    """Whether the consumer was told that its offset is not there, and is to begin anew elsewhere (it may not)."""
+    return error.code() == KafkaError._AUTO_OFFSET_RESET
+
+
+class _Copies:
+    """The partitions that a client reads from a broker that does not lead them, by its statistics."""
+
+    def __init__(self) -> None:
+        self.read: Collection[str] = ()
+
+    def note(self, statistics: str) -> None:
+        self.read = [
+            place(topic, int(index))
+            for topic, of_topic in json.loads(statistics)["topics"].items()
+            for index, row in of_topic["partitions"].items()
+            if min(row["broker"], row["leader"]) >= 0 and row["broker"] != row["leader"]
+        ]
+
+
+def take_cuts(routes: Routes | MovingRoutes, recorder: Recorder, going: Callable[[], bool]) -> None:
     """Read all partitions to their ends, those of one broker in one answer, again and again."""
     known: dict[tuple[str, int], int] = {}
-    routes = Routes(address, timeout_s=5)
     positions = dict.fromkeys(PARTITIONS, 0)
     recorder.whole("assign", positions={place(*partition): 0 for partition in PARTITIONS})
     while going():
@@ -91,7 +131,7 @@ def take_cuts(address: str, recorder: Recorder, going: Callable[[], bool]) -> No
         time.sleep(PAUSE_S)
 
 
-def _by_leader(routes: Routes) -> Iterable[Sequence[tuple[str, int]]]:
+def _by_leader(routes: Routes | MovingRoutes) -> Iterable[Sequence[tuple[str, int]]]:
     """The partitions of each broker."""
     found: dict[int, list[tuple[str, int]]] = {}
     for partition in PARTITIONS:
@@ -105,25 +145,31 @@ def _cut(
     positions: dict[tuple[str, int], int],
     known: dict[tuple[str, int], int],
 ) -> tuple[list[list[Any]], dict[str, int]]:
-    """Micro-operations and, if it is a cut, the ends. `positions` and the last `known` records move on."""
+    """Micro-operations and, if it is a cut, the ends. `positions` and the last `known` records move on, or stay all of
+    them where they are: then it raises OSError.
+    """
     asked = {partition: known.get(partition, 0) for partition in partitions}
     client.send(_fetch_all(asked))
+    rows = {
+        (topic.topic, row.partition_index): row
+        for topic in client.receive(FetchResponse, 11).responses
+        for row in topic.partitions
+    }
+    for partition, row in rows.items():
+        if row.error_code != NONE:
+            raise OSError(f"{partition}: error {row.error_code}")
     micro: list[list[Any]] = []
     ends: dict[str, int] = {}
-    for topic in client.receive(FetchResponse, 11).responses:
-        for row in topic.partitions:
-            partition = topic.topic, row.partition_index
-            if row.error_code != NONE:
-                raise OSError(f"{partition}: error {row.error_code}")
-            records, read_to, last_batch = _committed(row)
-            new = [[offset, value] for offset, value in records if offset >= positions[partition]]
-            if new:
-                micro.append(["poll", place(*partition), new])
-            if last_batch is not None:
-                known[partition] = last_batch
-            positions[partition] = max(positions[partition], read_to)
-            if last_batch is not None and read_to == row.last_stable_offset:
-                ends[place(*partition)] = read_to
+    for partition, row in rows.items():
+        records, read_to, last_batch = _committed(row)
+        new = [[offset, value] for offset, value in records if offset >= positions[partition]]
+        if new:
+            micro.append(["poll", place(*partition), new])
+        if last_batch is not None:
+            known[partition] = last_batch
+        positions[partition] = max(positions[partition], read_to)
+        if last_batch is not None and read_to == row.last_stable_offset:
+            ends[place(*partition)] = read_to
     return micro, ends if len(ends) == len(partitions) else {}
 
 

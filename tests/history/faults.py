@@ -33,6 +33,13 @@ class Fault(Enum):
     REPLACE_CLIENT = "SIGSTOP of a client, and a successor meanwhile: a zombie"
     CUT_CONNECTIONS = "all connections cut"
     JUMP_CLOCK = "jump of the node's wall clock"
+    KILL_ENGINE = "SIGKILL of a broker of the engine, and a restart"
+    STOP_ENGINE = "SIGSTOP of a broker of the engine"
+    CUT_NODE_FROM_ENGINE = "a node cut off from the engine, and not from clients"
+    CUT_NODE_FROM_CLIENTS = "a node cut off from clients, and not from the engine"
+    CUT_NODE_FROM_NODES = "a node cut off from the other nodes"
+    CUT_ENGINE_FROM_NODES = "a broker of the engine cut off from nodes"
+    CUT_ENGINE = "a broker of the engine cut off from the other brokers"
 
 
 _WEIGHTS = {
@@ -54,6 +61,33 @@ _WEIGHTS_OF_SEVERAL = {fault: weight for fault, weight in _WEIGHTS.items() if fa
 """Of a node of several processes; its supervisor may as well stand still."""
 
 
+_WEIGHTS_OF_A_CLUSTER = {
+    Fault.KILL_NODE: 6,
+    Fault.RESTART_NODE: 3,
+    Fault.STOP_NODE: 4,
+    Fault.KILL_CLIENT: 2,
+    Fault.STOP_CLIENT: 1,
+    Fault.REPLACE_CLIENT: 2,
+    Fault.KILL_ENGINE: 1,
+    Fault.STOP_ENGINE: 1,
+    Fault.JUMP_CLOCK: 1,
+    Fault.CUT_NODE_FROM_ENGINE: 3,
+    Fault.CUT_NODE_FROM_CLIENTS: 2,
+    Fault.CUT_NODE_FROM_NODES: 2,
+    Fault.CUT_ENGINE_FROM_NODES: 1,
+    Fault.CUT_ENGINE: 1,
+}
+"""Of several nodes, each time one of them, on an engine of several brokers."""
+CUTS = (
+    Fault.CUT_NODE_FROM_ENGINE,
+    Fault.CUT_NODE_FROM_CLIENTS,
+    Fault.CUT_NODE_FROM_NODES,
+    Fault.CUT_ENGINE_FROM_NODES,
+    Fault.CUT_ENGINE,
+)
+"""What takes a network of one's own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Planned:
     """One fault, so long after the beginning."""
@@ -61,20 +95,20 @@ class Planned:
     at_s: float
     fault: Fault
     lasting_s: float
-    """How long something stays stopped."""
+    """How long something stays stopped, or cut off."""
     choice: float
     """0 to 1: which client or process, or where the clock jumps to."""
 
 
-def kills(seed: int) -> Iterator[Planned]:
-    """Of the node, and nothing else, without end."""
-    return (Planned(each.at_s, Fault.KILL_NODE, each.lasting_s, each.choice) for each in schedule(seed))
+def nothing_but(fault: Fault, seed: int) -> Iterator[Planned]:
+    """This one, without end."""
+    return (Planned(each.at_s, fault, each.lasting_s, each.choice) for each in schedule(seed))
 
 
-def schedule(seed: int, gap_s: float = GAP_S, processes: int = 1) -> Iterator[Planned]:
-    """Faults without end, in the order of time, of a node of so many processes."""
+def schedule(seed: int, gap_s: float = GAP_S, processes: int = 1, *, of_cluster: bool = False) -> Iterator[Planned]:
+    """Faults without end, in the order of time, of a node of so many processes, or of several nodes."""
     rng = random.Random(seed)
-    weights = _WEIGHTS if processes == 1 else _WEIGHTS_OF_SEVERAL
+    weights = _WEIGHTS_OF_A_CLUSTER if of_cluster else _WEIGHTS if processes == 1 else _WEIGHTS_OF_SEVERAL
     first = list(weights)
     rng.shuffle(first)
     at_s = QUIET_S

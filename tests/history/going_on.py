@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.history.layout import OUT, PARTITIONS, place
-from tests.history.producing import EndAsker
+from tests.history.producing import ANSWER_S, EndAsker
 from tests.history.raw_producer import (
     ABORTED_BY_THE_BROKER,
     RawProducer,
@@ -30,6 +30,7 @@ from tests.history.raw_producer import (
     versions_of_transactions,
 )
 from tests.history.recorder import Recorder
+from tests.history.routes import Routes
 
 TIMEOUT_MS = 1_000
 """Of its transactions: the least that a node takes."""
@@ -51,7 +52,7 @@ def go_on(
     """
     producer = RawProducer(address, transactional_id, rng.choice(versions_of_transactions(address)), TIMEOUT_MS)
     producer.init()
-    asker = EndAsker(address, recorder)
+    asker = EndAsker(Routes(address, timeout_s=ANSWER_S), recorder)
     out = [index for topic, index in PARTITIONS if topic == OUT]
     while going():
         planned = [(rng.choice(out), recorder.new_value()) for _ in range(rng.randint(1, 6))]

@@ -114,6 +114,8 @@ def _add_details(operation: Operation, event: Mapping[str, Any]) -> None:
             _text(partition): None if offset is None else _number(offset)
             for partition, offset in event["positions"].items()
         }
+    if "from_copies" in event:
+        operation.from_copies = _number(event["from_copies"])
     if "revoked" in event:
         operation.revoked = [_text(partition) for partition in event["revoked"]]
     if "ends" in event:

@@ -27,7 +27,9 @@ class Role(Enum):
     TRANSFORMER = "transformer"
     READER = "reader"
     PLAIN_READER = "plain-reader"
+    NEAR_READER = "near-reader"
     CUTTER = "cutter"
+    COPY_CUTTER = "copy-cutter"
     GOES_ON = "goes-on"
     RESUMER = "resumer"
 
@@ -47,6 +49,23 @@ SLOTS = (
     Role.RESUMER,
 )
 """The clients of a workload. A slot's client is followed by the next one when it ends, however it does."""
+SLOTS_OF_A_CLUSTER = (
+    Role.WRITER,
+    Role.WRITER,
+    Role.WRITER,
+    Role.PLAIN,
+    Role.TRANSFORMER,
+    Role.TRANSFORMER,
+    Role.READER,
+    Role.NEAR_READER,
+    Role.NEAR_READER,
+    Role.CUTTER,
+    Role.COPY_CUTTER,
+    Role.HOLDER,
+)
+"""The clients of a workload on several nodes: those that find a partition's leader when it is another one, and some
+that read from copies.
+"""
 LANES = 3
 """Transactional ids of a resumer."""
 
@@ -61,6 +80,11 @@ def place(topic: str | None, index: int | None) -> str:
     assert topic is not None
     assert index is not None
     return f"{topic}/{index}"
+
+
+def rack(slot: int) -> str:
+    """Where a slot's clients are: in the rack of one of three nodes."""
+    return f"rack-{slot % 3 + 1}"
 
 
 def transactional_id(role: Role, slot: int) -> str:

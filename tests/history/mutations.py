@@ -411,6 +411,14 @@ def refused_commit(events: list[Event], rng: random.Random, mode: Mode) -> bool:
     return True
 
 
+def lost_place(events: list[Event], rng: random.Random, _mode: Mode) -> bool:
+    op = _chosen(rng, [op for op in _ops(events, "poll") if op.outcome == "ok"])
+    if op is None or op.last is None:
+        return False
+    op.last.update(type="fail", micro=[])
+    return True
+
+
 MUTATIONS: dict[Mutation, tuple[AnomalyKind, ...]] = {
     aborted_read: (anomalies.ABORTED_READ,),
     plain_aborted_read: (anomalies.PLAIN_ABORTED_READ,),
@@ -435,6 +443,7 @@ MUTATIONS: dict[Mutation, tuple[AnomalyKind, ...]] = {
     g_single: (anomalies.G_SINGLE,),
     stale_end: (anomalies.STALE_END,),
     refused_commit: (anomalies.REFUSED_COMMIT,),
+    lost_place: (anomalies.LOST_PLACE,),
     long_fork: (anomalies.G2, anomalies.G_SINGLE),
 }
 """What each plants. Two records that two cuts saw in two orders may depend on each other: then it is a G-single."""

@@ -113,6 +113,8 @@ class Operation:
     ends: Mapping[str, int] = field(default_factory=dict[str, int])
     """Of FINAL: through which offset (exclusive) each partition was read. Of POLL: the same, and one answer gave it for
     all these partitions together: a cut. Of END: the ends that were answered."""
+    from_copies: int = 0
+    """Of POLL: how many of its records came from a broker that does not lead their partition."""
 
     @property
     def may_commit(self) -> bool:

@@ -17,10 +17,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from tests.clients.raw_client import NONE
 from tests.history.layout import IN, OUT, PARTITIONS, place
 from tests.history.recorder import Recorder
-from tests.history.routes import Routes
+from tests.history.routes import MovingRoutes, Routes
 
 ANSWER_S = 8.0
 """How long a client tries. Then the outcome is unknown, and the next client's turn."""
+GRANT_S = 30.0
+"""How long it tries to be granted its id: a new client would do no better."""
 TRANSACTION_MS = 10_000
 ABORTED_SHARE = 0.2
 HUNG_SHARE = 0.05
@@ -57,7 +59,7 @@ class TransactionalProducer:
                 "transaction.timeout.ms": TRANSACTION_MS,
             }
         )
-        retried(self.producer.init_transactions)
+        retried(self.producer.init_transactions, GRANT_S)
         self._offsets: dict[str, int | None] = {}
 
     def begin(self) -> None:
@@ -97,9 +99,9 @@ class TransactionalProducer:
         self.recorder.end(op, "fail", micro=[*polls, *self.micro(planned)], error=why)
 
 
-def retried(call: Callable[[float], object]) -> None:
+def retried(call: Callable[[float], object], patience_s: float = ANSWER_S) -> None:
     """Call again while the client says that it may be, for as long as it tries."""
-    deadline = time.monotonic() + ANSWER_S
+    deadline = time.monotonic() + patience_s
     while True:
         try:
             call(1.0)
@@ -111,11 +113,15 @@ def retried(call: Callable[[float], object]) -> None:
 
 
 def write_transactions(
-    address: str, transactional_id: str, recorder: Recorder, rng: random.Random, going: Callable[[], bool]
+    address: str,
+    transactional_id: str,
+    asker: EndAsker,
+    recorder: Recorder,
+    rng: random.Random,
+    going: Callable[[], bool],
 ) -> None:
     """Transactions of 1 to 6 records in some partitions of OUT; some aborted, some left open for a while."""
     producer = TransactionalProducer(address, transactional_id, recorder)
-    asker = EndAsker(address, recorder)
     out = [index for topic, index in PARTITIONS if topic == OUT]
     while going():
         planned = [["send", place(OUT, rng.choice(out)), recorder.new_value()] for _ in range(rng.randint(1, 6))]
@@ -147,10 +153,11 @@ def _produce(producer: TransactionalProducer, planned: list[list[Any]], rng: ran
     return None
 
 
-def write_plain(address: str, recorder: Recorder, rng: random.Random, going: Callable[[], bool]) -> None:
+def write_plain(
+    address: str, asker: EndAsker, recorder: Recorder, rng: random.Random, going: Callable[[], bool]
+) -> None:
     """Records outside transactions, a few at a time, into all partitions, most of them into IN."""
     producer = _plain_producer(address)
-    asker = EndAsker(address, recorder)
     inputs = [each for each in PARTITIONS if each[0] == IN]
     while going():
         chosen = [rng.choice(inputs if rng.random() < 0.8 else PARTITIONS) for _ in range(rng.randint(1, 4))]
@@ -207,8 +214,8 @@ def leave_open(
 class EndAsker:
     """Asks, after answers, where all partitions end: over a connection of its own, as somebody else would."""
 
-    def __init__(self, address: str, recorder: Recorder) -> None:
-        self._routes, self._recorder = Routes(address, timeout_s=ANSWER_S), recorder
+    def __init__(self, routes: Routes | MovingRoutes, recorder: Recorder) -> None:
+        self._routes, self._recorder = routes, recorder
         self._plain = False
 
     def ask(self) -> None:

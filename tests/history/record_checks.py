@@ -15,6 +15,7 @@ from tests.history.anomalies import (
     CONSUMED_NEVER,
     CONSUMED_TWICE,
     EARLY_READ,
+    LOST_PLACE,
     LOST_WRITE,
     PHANTOM,
     PLAIN_ABORTED_READ,
@@ -115,6 +116,13 @@ def commits(versions: Versions) -> Iterator[Anomaly]:
     for operation in versions.history.operations:
         if operation.prepared and operation.outcome is Outcome.FAIL:
             yield Anomaly(REFUSED_COMMIT, f"{operation} was prepared, and its commit was refused", (operation.line,))
+
+
+def places(versions: Versions) -> Iterator[Anomaly]:
+    """Lost places: polls that were refused because of where the consumer was."""
+    for operation in versions.history.operations:
+        if operation.kind is Kind.POLL and operation.outcome is Outcome.FAIL:
+            yield Anomaly(LOST_PLACE, f"{operation} was told that its offset is out of range", (operation.line,))
 
 
 def ends(versions: Versions) -> Iterator[Anomaly]:

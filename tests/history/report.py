@@ -24,7 +24,11 @@ def _text_lines(verdict: Verdict) -> Iterator[str]:
         by_outcome = {outcome: verdict.operations.get((kind, outcome), 0) for outcome in ("ok", "fail", "info")}
         counts = ", ".join(f"{count} {outcome}" for outcome, count in by_outcome.items() if count)
         yield f"  {kind:<7} {sum(by_outcome.values()):>8}: {counts}"
+    if "owners" in verdict.about:
+        yield f"  owners  {verdict.about['owners']:>8} changes, {verdict.about.get('handed_over')} in order"
     yield f"  records {verdict.records_sent:>8} sent, {verdict.records_read} read by all consumers together"
+    if "owners" in verdict.about:
+        yield f"  of these, by consumers that name a rack from copies: {verdict.records_from_copies or 'NONE'}"
     yield f"  from the answer until it is seen: a commit {_delays(verdict.delays.transactions)}"
     yield f"  a plain record {_delays(verdict.delays.plain)}"
     beside = verdict.beside
@@ -79,6 +83,7 @@ def as_json(verdict: Verdict) -> str:
                 },
                 "records_sent": verdict.records_sent,
                 "records_read": verdict.records_read,
+                "records_from_copies": verdict.records_from_copies,
                 "read_to_the_end": verdict.has_finals,
                 "delay": {
                     what: {

@@ -178,6 +178,11 @@ PLANTED: dict[str, tuple[AnomalyKind, tuple[int, ...], list[Events]]] = {
             final({P: []}),
         ],
     ),
+    "a consumer is told that its offset is out of range": (
+        anomalies.LOST_PLACE,
+        (4,),
+        [op("a", "send", send(P, "1", 0)), op("r", "poll", outcome="fail"), final({P: ["1"]})],
+    ),
     "an aborted transaction is read": (
         anomalies.ABORTED_READ,
         (2, 4),

@@ -15,6 +15,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+from tests.history.consuming import is_out_of_range
 from tests.history.layout import IN, OUT, PARTITIONS, TRANSFORMERS, place
 from tests.history.producing import ABORTED_SHARE, ANSWER_S, CLIENT, PAUSE_S, TransactionalProducer
 from tests.history.recorder import Recorder
@@ -93,7 +94,7 @@ def transform(
                 member.moved = False
                 member.back_to_commits()
                 continue
-            polls = _polls(messages)
+            polls = _polls(messages, recorder)
             if not polls:
                 continue
             count = sum(len(records) for _poll, _partition, records in polls)
@@ -137,7 +138,7 @@ def _one(
     return producer.commit(op, planned, polls)
 
 
-def _polls(messages: list[Message]) -> list[list[Any]]:
+def _polls(messages: list[Message], recorder: Recorder) -> list[list[Any]]:
     """What was consumed, by partition."""
     records: dict[str, list[list[Any]]] = {}
     for message in messages:
@@ -148,5 +149,7 @@ def _polls(messages: list[Message]) -> list[list[Any]]:
             found = records.setdefault(place(message.topic(), message.partition()), [])
             found.append([message.offset(), value.decode()])
         elif error.fatal() or not error.retriable():
+            if is_out_of_range(error):
+                recorder.end(recorder.invoke("poll"), "fail", error=str(error))
             raise KafkaException(error)
     return [["poll", partition, found] for partition, found in records.items()]

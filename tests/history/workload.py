@@ -4,7 +4,7 @@ The schedule's time stands still while a broker that was killed starts again: so
 many faults as another, and has as much time to work.
 
 Then no more is planned until enough transactions have been left open, also on a slow machine, for the
-checker to say whether others wait for them (tests/history/held.py).
+checker to say whether others wait for them (tests/history/held.py). With several nodes a long run has enough of them.
 
 At the end the clients come to rest, transactions that are still open are aborted by their next instances, a plain
 record is written to each partition (its answer waits until it is visible, and so all before it), and new consumers of
@@ -34,7 +34,8 @@ from scripts import c_compiler
 from scripts.node_process import ROOT, kept_waiting_s
 from tests.clients.reading import Reader
 from tests.history.brokers import HOST, Broker, Peer, broker
-from tests.history.faults import GAP_S, JUMP_MAX_S, Fault, Planned, kills, schedule
+from tests.history.cluster import Cluster, Undo
+from tests.history.faults import CUTS, GAP_S, JUMP_MAX_S, Fault, Planned, nothing_but, schedule
 from tests.history.history_file import head_line
 from tests.history.layout import BESIDE, PARTITIONS, SLOTS, TOPICS, Role, place, transactional_ids
 from tests.history.producing import PRODUCER, send_plain
@@ -54,7 +55,10 @@ LEFT_OPEN_MIN = 4
 LEFT_OPEN_S = 120.0
 """Patience, for these; then the verdict says that there were too few."""
 STANDING = 3
-"""So many times as long as a client a process of the node stands still: the others go on meanwhile."""
+"""So many times as long as a client a process of the node stands still, or one of several nodes is disturbed: the
+others go on meanwhile."""
+OF_THE_CLUSTER = (Fault.STOP_NODE, Fault.KILL_ENGINE, Fault.STOP_ENGINE, *CUTS)
+"""What `Cluster.disturb` does."""
 RESPAWN_S = 0.2
 """A client that ends is followed after this, so that one that cannot live does not eat the machine."""
 
@@ -88,11 +92,17 @@ class Workload:
     processes: int = 1
     """Of the node."""
     planted: Sequence[str] = ()
-    """Bugs in the node (tests/simulation/planted_node.py), which is killed then, and nothing else."""
+    """Bugs in the node (tests/simulation/planted_node.py). Then it is killed, and nothing else is done; several nodes
+    are paused, and wake when others own what they owned.
+    """
+    networked: bool = False
+    """Of several nodes: each is on a host of its own, and links between them are cut."""
     counts: Counter[Fault] = field(default_factory=Counter[Fault])
     _proxies: list[Proxy] = field(default_factory=list[Proxy])
     """One for each process of the node."""
     _node: Broker = field(init=False)
+    _cluster: Cluster | None = None
+    """The same, of several nodes."""
     _recorder: Recorder = field(init=False)
     _clock: WallClock | None = None
     """The node's, if there is a compiler. Kafka's is left alone."""
@@ -103,6 +113,8 @@ class Workload:
     """Clients that go on at a time."""
     _standing: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
     """Processes of the node that go on at a time."""
+    _undos: list[tuple[float, Undo]] = field(default_factory=list[tuple[float, Undo]])
+    """What ends a fault of several nodes at a time."""
     _empty_since: dict[int, float] = field(default_factory=dict[int, float])
 
     def run(self, seconds: float, out: Path) -> None:
@@ -110,7 +122,8 @@ class Workload:
         parts = self.directory / "parts"
         parts.mkdir(parents=True)
         self._notes.mkdir()
-        for number in range(self.processes):
+        (self.directory / "logs").mkdir()
+        for number in range(0 if self._is_cluster else self.processes):
             self._proxies.append(Proxy(self.seed + number))
             self._proxies[-1].start()
         if self.peer is not Peer.KAFKA and c_compiler.find() is not None:
@@ -122,29 +135,52 @@ class Workload:
         if self.planted:
             program = planted_node.PROGRAM
             environment |= planted_node.environment(*self.planted)
-        self._node = broker(self.peer, self.directory / "node", self._proxied, environment, program)
+        node = self.directory / "node"
+        if self._is_cluster:
+            self._node = self._cluster = Cluster(node, environment, program, self.seed, networked=self.networked)
+        else:
+            self._node = broker(self.peer, node, self._proxied, environment, program)
         try:
             with Recorder(parts / "faults", "faults") as self._recorder:
                 self._begin()
                 self._torture(seconds)
-                if Role.HOLDER in self.slots:
+                if Role.HOLDER in self.slots and not self._is_cluster:
                     self._wait_for_the_holder()
                 self._rest()
                 self._read_all()
                 shards = self._node.shards()
-            self._node.stop()
+            if not self._is_broken_cluster:
+                self._node.stop()
             self._look_for_own_ends()
         finally:
             self._end()
         about: dict[str, object] = {"shards": shards} if shards else {}
+        if self._cluster is not None:
+            changes, handed_over = self._cluster.changes_of_owner()
+            about |= {"owners": changes, "handed_over": handed_over}
         about |= {"broker": self._node.description, "seed": self.seed, "seconds": seconds, "faults": self._summary()}
         with out.open("w", encoding="utf-8") as file:
             file.write(head_line(self.peer.mode, **about))
             file.writelines(joined(sorted(parts.iterdir())))
 
     @property
+    def _is_cluster(self) -> bool:
+        """Of several nodes: their brokers come and go, so there are no proxies before them."""
+        return self.peer is Peer.CLUSTER
+
+    @property
+    def _is_broken_cluster(self) -> bool:
+        """With a planted bug, of which copies may never recover: then neither sync nor a good end can be asked for."""
+        return self._is_cluster and bool(self.planted)
+
+    @property
+    def _for_clients(self) -> str:
+        """What clients are given."""
+        return self._node.address if self._is_cluster else self._proxied
+
+    @property
     def _proxied(self) -> str:
-        """The proxies' addresses, as clients are given them."""
+        """The proxies' addresses."""
         return ",".join(f"{HOST}:{proxy.port}" for proxy in self._proxies)
 
     @property
@@ -153,7 +189,7 @@ class Workload:
         return self.directory / "notes"
 
     def _summary(self) -> str:
-        done = [(fault.value, count) for fault, count in self.counts.items()]
+        done = [(fault.value, count) for fault, count in self.counts.items() if count]
         proxied = sum((proxy.counts for proxy in self._proxies), Counter[Meddling]())
         done += [(f"proxied {meddling.value}", count) for meddling, count in proxied.items()]
         return ", ".join(f"{count} × {what}" for what, count in done)
@@ -162,7 +198,8 @@ class Workload:
 
     def _begin(self) -> None:
         self._node.start()
-        for proxy, address in zip(self._proxies, self._node.address.split(","), strict=True):
+        addresses = () if self._is_cluster else self._node.address.split(",")
+        for proxy, address in zip(self._proxies, addresses, strict=True):
             proxy.upstream = HOST, int(address.rpartition(":")[2])
         self._node.create_topics()
         for slot in range(len(self.slots)):
@@ -185,10 +222,12 @@ class Workload:
         name = f"{role.value}{slot}-{life}"
         command = [
             sys.executable, "-m", "tests.history.client", role.value, str(slot), str(life),
-            "--address", self._proxied, "--node-address", self._node.address,
+            "--address", self._for_clients, "--node-address", self._node.address,
             "--part", str(self.directory / "parts" / name), "--notes", str(self._notes), "--seed", str(self.seed),
         ]  # fmt: skip
-        with (self.directory / "clients.log").open("ab") as log:
+        if self._cluster is not None:
+            command = [*self._cluster.clients.prefix, *command, "--moving"]
+        with (self.directory / "logs" / name).open("ab") as log:
             child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._clients[slot] = _Client(child)
 
@@ -197,8 +236,14 @@ class Workload:
     def _torture(self, seconds: float) -> None:
         started = time.monotonic()
         starting_s = 0.0
-        course = schedule(self.seed, self.gap_s, self.processes) if not self.planted else kills(self.seed)
-        faults = (each for each in course if self._clock or each.fault is not Fault.JUMP_CLOCK)
+        if self.planted:
+            course = nothing_but(Fault.STOP_NODE if self._is_cluster else Fault.KILL_NODE, self.seed)
+        else:
+            course = schedule(self.seed, self.gap_s, self.processes, of_cluster=self._is_cluster)
+        left_out = ({Fault.JUMP_CLOCK} if self._clock is None else set[Fault]()) | (
+            set() if self.networked else {*CUTS}
+        )
+        faults = (each for each in course if each.fault not in left_out)
         planned = next(faults)
         while (now_s := time.monotonic() - started - starting_s) < seconds:
             if not self._node.running:
@@ -213,6 +258,9 @@ class Workload:
 
     def _do(self, planned: Planned, now_s: float) -> float:
         """Answers how many seconds the node took to start, if it was killed."""
+        if self._cluster is not None and planned.fault in OF_THE_CLUSTER:
+            self._disturb(self._cluster, planned, now_s)
+            return 0.0
         self.counts[planned.fault] += 1
         slot = int(planned.choice * len(self.slots))
         client = self._clients[slot]
@@ -230,9 +278,10 @@ class Workload:
                 self._node.start()
                 return time.monotonic() - ended
             case Fault.STOP_NODE:
-                os.kill(self._node.pid, signal.SIGSTOP)
+                pid = self._node.pid
+                os.kill(pid, signal.SIGSTOP)
                 time.sleep(planned.lasting_s)
-                os.kill(self._node.pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGCONT)
             case Fault.KILL_PROCESS:
                 self._signal_process(planned, signal.SIGKILL)
             case Fault.STOP_PROCESS:
@@ -254,6 +303,15 @@ class Workload:
                 assert self._clock is not None
                 self._clock.jump(JUMP_MAX_S * (2 * planned.choice - 1))
         return 0.0
+
+    def _disturb(self, cluster: Cluster, planned: Planned, now_s: float) -> None:
+        """What has an end, which is due later."""
+        undo = cluster.disturb(planned)
+        if undo is not None:
+            lasting_s = planned.lasting_s * STANDING
+            self.counts[planned.fault] += 1
+            self._recorder.fault(f"{planned.fault.value}, {lasting_s:.2f} s")
+            self._undos.append((now_s + lasting_s, undo))
 
     def _signal_process(self, planned: Planned, number: signal.Signals) -> int:
         """Send one of the node's processes a signal, and answer its id. Now and then none is there: then 0."""
@@ -294,8 +352,12 @@ class Workload:
         return sum(each["type"] == "ok" and not each["process"].endswith(BESIDE) for each in events)
 
     def _go_on(self, now_s: float) -> None:
-        """Clients and processes that have been stopped for long enough go on."""
+        """Clients and processes that have been stopped for long enough go on, and links are joined again."""
         self._processes_go_on(now_s)
+        for due_s, undo in self._undos[:]:
+            if due_s <= now_s:
+                self._undos.remove((due_s, undo))
+                undo()
         for due_s, client in self._due[:]:
             if due_s <= now_s:
                 self._due.remove((due_s, client))
@@ -313,7 +375,8 @@ class Workload:
 
     def _rest(self) -> None:
         """All clients have ended, nothing is under way, and no transaction is open."""
-        self._node.wait_for_all()
+        if not self._is_broken_cluster:
+            self._node.wait_for_all()
         for proxy in self._proxies:
             proxy.settle()
         self._stop_clients()
@@ -365,7 +428,7 @@ class Workload:
         for client in (*self._clients.values(), *self._zombies):
             client.child.kill()
             client.child.wait()
-        self._node.kill()
+        self._node.close()
         for proxy in self._proxies:
             proxy.stop()
 
@@ -380,7 +443,8 @@ def run(
     gap_s: float = GAP_S,
     processes: int = 1,
     planted: Sequence[str] = (),
+    networked: bool = False,
 ) -> None:
     """Run a workload and write its history. Raises WorkloadFailed if the node ends, Unavailable without the broker."""
     with tempfile.TemporaryDirectory(prefix="fairlog-history-") as directory:
-        Workload(Path(directory), peer, seed, slots, gap_s, processes, planted).run(seconds, out)
+        Workload(Path(directory), peer, seed, slots, gap_s, processes, planted, networked).run(seconds, out)

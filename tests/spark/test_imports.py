@@ -9,7 +9,7 @@ import pytest
 
 from scripts.node_process import ROOT
 
-NODE = ("trio", "lmdb", "structlog", "kio", "fairlog", "journal", "datalog", "coordinator", "copier")
+NODE = ("trio", "lmdb", "structlog", "kio", "fairlog", "stream", "journal", "datalog", "coordinator", "copier")
 
 
 SERVING = ("trio", "structlog", "kio", "typer")

@@ -1,0 +1,464 @@
+"""Three nodes as a user starts them, on three brokers of Kafka: clients go on while nodes are killed, stopped, paused.
+
+`scripts/peers/fairlog_cluster.py` runs the nodes. What is written by transactions is read back by a plain consumer: all
+that was answered, once, in the producer's order, whatever has happened to the owners.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from peers.fairlog_cluster import FairlogCluster
+from peers.kafka_cluster import KafkaCluster
+
+from pyspark_fairlog.native import Native, NativeError, Topics
+
+pytestmark = pytest.mark.slow
+
+T = TypeVar("T")
+
+PARTITIONS = 6
+GROUP = "readers"
+WAIT_S = 90.0
+MARKED_EVERY_S = 5.0
+"""So often a copy notes how far it is on its disk."""
+
+
+@pytest.fixture
+def topic(cluster: FairlogCluster) -> str:
+    """Of this test: clients of a test that has failed may live on."""
+    name = f"orders-{cluster.name}"
+    make_topic(cluster.bootstrap, name)
+    return name
+
+
+def make_topic(address: str, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": address})
+    for future in admin.create_topics([NewTopic(name, PARTITIONS, 1)]).values():
+        future.result(WAIT_S)
+
+
+class Writer:
+    """One transactional producer that never rests: a record for each partition in each transaction."""
+
+    def __init__(self, bootstrap: str, topic: str, name: str) -> None:
+        self.committed: list[bytes] = []
+        """The values of transactions whose commit was answered, in order."""
+        self.fatal: list[str] = []
+        self.aborted: list[str] = []
+        """The errors of transactions that had to be aborted."""
+        self._topic = topic
+        self._name = name
+        self._ends = threading.Event()
+        settings = {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": name,
+            "transaction.timeout.ms": 60_000,
+            "message.timeout.ms": 60_000,
+            "log_level": 2,
+        }
+        self._producer = Producer(settings)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._producer.init_transactions(WAIT_S)
+        for number in count():
+            if self._ends.is_set():
+                return
+            value = f"{self._name}-{number}".encode()
+            try:
+                self._producer.begin_transaction()
+                for partition in range(PARTITIONS):
+                    self._producer.produce(self._topic, value, partition=partition)
+                self._producer.commit_transaction(WAIT_S)
+            except KafkaException as exception:
+                error = exception.args[0]
+                if not error.txn_requires_abort():
+                    self.fatal.append(str(error))
+                    return
+                self.aborted.append(str(error))
+                self._producer.abort_transaction(WAIT_S)
+            else:
+                self.committed.append(value)
+
+    def end(self) -> None:
+        self._ends.set()
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive()
+
+    def has_written(self, more: int) -> Callable[[], bool]:
+        """Whether so many transactions more than now have been committed, or something is wrong."""
+        due = len(self.committed) + more
+        return lambda: len(self.committed) >= due or bool(self.fatal)
+
+
+@contextmanager
+def writing(cluster: FairlogCluster, topic: str) -> Iterator[list[Writer]]:
+    """Two writers at work; on leaving, none of them has met an error that is fatal."""
+    writers = [Writer(cluster.bootstrap, topic, f"w{number}") for number in range(2)]
+    try:
+        yield writers
+    finally:
+        for writer in writers:
+            writer.end()
+    assert [writer.fatal for writer in writers] == [[], []]
+
+
+def all_write_on(writers: list[Writer], transactions: int = 20) -> None:
+    for has_written in [writer.has_written(transactions) for writer in writers]:
+        wait_until(has_written)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def values(bootstrap: str, topic: str, partition: int) -> list[bytes]:
+    """All records of a partition, in order. Offsets have no gaps."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "nobody", "log_level": 2})
+    try:
+        where = TopicPartition(topic, partition, 0)
+        deadline = time.monotonic() + WAIT_S
+        end = None
+        while end is None:
+            assert time.monotonic() < deadline
+            with suppress(KafkaException):  # the owner is changing
+                _, end = consumer.get_watermark_offsets(where, timeout=WAIT_S)
+        consumer.assign([where])
+        found: list[bytes] = []
+        while len(found) < end:
+            assert time.monotonic() < deadline
+            message = consumer.poll(1)
+            if message is not None and message.error() is None:
+                assert message.offset() == len(found)
+                found.append(message.value() or b"")
+        return found
+    finally:
+        consumer.close()
+
+
+def all_is_there(cluster: FairlogCluster, topic: str, writers: list[Writer]) -> None:
+    """What was answered is in each partition, once, in its writer's order."""
+    for partition in range(PARTITIONS):
+        found = values(cluster.bootstrap, topic, partition)
+        assert len(set(found)) == len(found)
+        for writer in writers:
+            committed = set(writer.committed)
+            assert [value for value in found if value in committed] == writer.committed
+
+
+def fairlog(*arguments: str) -> Any:
+    """What the command prints."""
+    command = [sys.executable, "-m", "fairlog.cli", *arguments]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, timeout=WAIT_S).stdout)
+
+
+class Member:
+    """A consumer in a group, in a thread of its own: it reads, and commits what it has read."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.read: list[tuple[int, int]] = []
+        self.taken: list[object] = []
+        """Partitions that were taken from it."""
+        self.committed: dict[int, int] = {}
+        self._ends = threading.Event()
+        settings = {"bootstrap.servers": bootstrap, "group.id": GROUP, "auto.offset.reset": "earliest"}
+        self._consumer = Consumer(settings | {"enable.auto.commit": False, "log_level": 2})
+        self._consumer.subscribe([topic], on_revoke=lambda _, partitions: self.taken.append(partitions))
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ends.is_set():
+            messages = [each for each in self._consumer.consume(100, timeout=0.2) if each.error() is None]
+            self.read += [(each.partition() or 0, each.offset() or 0) for each in messages]
+            if messages:
+                with suppress(KafkaException):  # the coordinator is changing: the next one says more
+                    for each in self._consumer.commit(asynchronous=False) or ():
+                        if each.error is None and each.offset >= 0:  # else it had nothing new to commit there
+                            self.committed[each.partition] = each.offset
+
+    def end(self) -> None:
+        self._ends.set()
+        self._thread.join(WAIT_S)
+        assert self.taken == []
+        self._consumer.close()
+
+
+def test_clients_go_on_while_nodes_are_killed_and_stopped(cluster: FairlogCluster, topic: str) -> None:
+    """Nothing that was answered is lost, and no transaction meets a fatal error. The group keeps its member, with all
+    its partitions, and its offsets.
+    """
+    with writing(cluster, topic) as writers:
+        member = Member(cluster.bootstrap, topic)
+        wait_until(lambda: len(member.read) > 100)
+        for node, end in ((1, cluster.kill), (2, cluster.leave), (3, cluster.kill)):
+            end(node)
+            all_write_on(writers)
+            cluster.spawn(node)
+            all_write_on(writers)
+            due = len(member.read) + 50
+            wait_until(lambda due=due: len(member.read) > due)
+    all_is_there(cluster, topic, writers)
+    wait_until(lambda: cluster.is_in_sync(3))  # it may still be starting
+    shown = fairlog("cluster", "--admin", cluster.admin(3), "--json")
+    assert [node["number"] for node in shown["nodes"]] == list(cluster.nodes)
+    assert all(shard["epoch"] > 1 and len(shard["copies"]) == 3 for shard in shown["shards"])
+    member.end()
+    assert len(set(member.read)) == len(member.read)
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": GROUP, "log_level": 2})
+    try:
+        asked = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+        found = {each.partition: each.offset for each in consumer.committed(asked, timeout=WAIT_S)}
+        assert found.keys() == member.committed.keys()
+        assert all(found[partition] >= offset for partition, offset in member.committed.items()), (
+            "the last may be unknown"
+        )
+    finally:
+        consumer.close()
+
+
+def test_shard_is_moved_under_writers_that_notice_nothing(patient_cluster: FairlogCluster) -> None:
+    """There and elsewhere, and no transaction is aborted. The shard stays where it was moved to, and comes back there
+    when its node was away; at last it is planned with the others again.
+    """
+    cluster, topic = patient_cluster, "orders"
+    make_topic(cluster.bootstrap, topic)
+    wait_until(lambda: all(cluster.is_in_sync(node) for node in cluster.nodes))
+    shard = 1
+    before = owner_of_shard(cluster, 1, shard)
+    there, elsewhere = (node for node in cluster.nodes if node != before)
+    with writing(cluster, topic) as writers:
+        all_write_on(writers)
+        for node in (there, elsewhere, before, there):
+            assert move(cluster, before, shard, node) == f"shard {shard} is served by node {node}\n"
+            all_write_on(writers)
+        assert [writer.aborted for writer in writers] == [[], []]
+        cluster.leave(there)
+        all_write_on(writers)
+        cluster.spawn(there)
+        wait_until(lambda: owner_of_shard(cluster, before, shard) == there)
+        all_write_on(writers)
+        assert [writer.aborted for writer in writers] == [[], []]
+        move(cluster, before, shard, "auto")
+        listed = fairlog("shard", "list", "--admin", cluster.admin(before), "--json")
+        assert [row["wish"] for row in listed] == [None] * 3
+    all_is_there(cluster, topic, writers)
+
+
+def test_move_that_is_not_possible_is_refused(cluster: FairlogCluster) -> None:
+    """With a sentence, and nothing is changed."""
+    wait_until(lambda: all(cluster.is_in_sync(node) for node in cluster.nodes))
+    cluster.kill(3)
+    for shard, node, words in (
+        (3, 1, "there is no shard 3: there are 3, from 0 on"),
+        (0, 4, "there is no node 4 in the cluster: there are 1, 2, 3"),
+    ):
+        assert words in refused_move(cluster, shard, node)
+    wait_until(lambda: not cluster_document(cluster, 1)["nodes"][2]["is_up"])
+    assert "node 3 is down: it was not heard within 10 s" in refused_move(cluster, 0, 3)
+    assert [shard["wish"] for shard in cluster_document(cluster, 1)["shards"]] == [None] * 3
+
+
+def cluster_document(cluster: FairlogCluster, asked: int) -> Any:
+    """As a node sees it."""
+    return fairlog("cluster", "--admin", cluster.admin(asked), "--json")
+
+
+def owner_of_shard(cluster: FairlogCluster, asked: int, shard: int) -> int:
+    return cluster_document(cluster, asked)["shards"][shard]["owner"]
+
+
+def asked_to_move(cluster: FairlogCluster, asked: int, shard: int, to: object) -> subprocess.CompletedProcess[str]:
+    """`fairlog shard move`, as on the machine of the node that is asked."""
+    command = [sys.executable, "-m", "fairlog.cli", "shard", "move", str(shard), "--to", str(to)]
+    where = ["--admin", cluster.admin(asked), "--data-dir", str(cluster.data(asked))]
+    return subprocess.run([*command, *where], check=False, capture_output=True, text=True, timeout=WAIT_S)
+
+
+def move(cluster: FairlogCluster, asked: int, shard: int, to: object) -> str:
+    """What the command says."""
+    done = asked_to_move(cluster, asked, shard, to)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def refused_move(cluster: FairlogCluster, shard: int, to: int) -> str:
+    refused = asked_to_move(cluster, 1, shard, to)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    return refused.stderr
+
+
+def test_consumer_reads_from_the_copy_in_its_rack(cluster: FairlogCluster, topic: str) -> None:
+    """Everything, and from no other broker, though others lead most partitions."""
+    wait_until(lambda: all(cluster.is_in_sync(node) for node in cluster.nodes))
+    read: list[bytes] = []
+    brokers: set[int] = set()
+
+    def note(statistics: str) -> None:
+        partitions = json.loads(statistics)["topics"].get(topic, {"partitions": {}})["partitions"]
+        brokers.update(each["broker"] // 1000 for each in partitions.values() if each["broker"] != -1)
+
+    settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "near", "client.rack": "rack-2", "log_level": 2}
+    reader = Consumer(settings | {"statistics.interval.ms": 200, "stats_cb": note})
+    try:
+        reader.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+        with writing(cluster, topic) as writers:
+            deadline = time.monotonic() + WAIT_S
+            while len(read) < 50 * PARTITIONS:
+                assert time.monotonic() < deadline
+                read += [each.value() or b"" for each in reader.consume(100, timeout=0.2) if each.error() is None]
+            brokers.clear()
+            while not brokers or len(read) < 100 * PARTITIONS:
+                assert time.monotonic() < deadline
+                read += [each.value() or b"" for each in reader.consume(100, timeout=0.2) if each.error() is None]
+        assert brokers == {2}
+        due = PARTITIONS * sum(len(writer.committed) for writer in writers)
+        while len(read) < due:
+            assert time.monotonic() < deadline
+            read += [each.value() or b"" for each in reader.consume(100, timeout=0.2) if each.error() is None]
+    finally:
+        reader.close()
+    for writer in writers:
+        assert [read.count(value) for value in writer.committed] == [PARTITIONS] * len(writer.committed)
+
+
+def test_cuts_and_sinks_are_found_from_each_port(cluster: FairlogCluster, topic: str) -> None:
+    """A node's first one, and that of a shard which another node owns; also after an owner was killed."""
+    with writing(cluster, topic) as writers:
+        all_write_on(writers)
+    records = PARTITIONS * sum(len(writer.committed) for writer in writers)
+    for killed in (None, 1):
+        if killed is not None:
+            cluster.kill(killed)
+        brokers = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=WAIT_S).brokers
+        ports = [f"{it.host}:{it.port}" for it in brokers.values() if it.id // 1000 != killed]
+        for address in (*ports, *(cluster.address(node) for node in cluster.nodes if node != killed)):
+            cut = asked(address, lambda native: native.cut(Topics((topic,))))
+            assert sum(part.end for part in cut) == records
+            assert set(asked(address, Native.topics)) == {topic}
+            with pytest.raises(NativeError, match="unknown-sink"):
+                asked(address, lambda native: native.forget("nobody's"))
+
+
+def asked(address: str, question: Callable[[Native], T]) -> T:
+    """The answer, once each shard has an owner."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            with Native.connect(address, timeout_s=WAIT_S) as native:
+                return question(native)
+        except (NativeError, ConnectionError) as error:
+            for_now = not isinstance(error, NativeError) or error.kind in ("not-copied", "not-available")
+            if not for_now or time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def test_node_that_stands_still_is_replaced_and_comes_back(cluster: FairlogCluster, topic: str) -> None:
+    """What it says when it wakes, a zombie, deceives nobody."""
+    with writing(cluster, topic) as writers:
+        all_write_on(writers)
+        owner = owner_of(cluster, topic)
+        others = [node for node in cluster.nodes if node != owner]
+        before = owned(cluster, others)
+        cluster.pause(owner)
+        wait_until(lambda: owned(cluster, others) > before)
+        cluster.resume(owner)
+        all_write_on(writers)
+        assert cluster.running(owner)
+    all_is_there(cluster, topic, writers)
+
+
+def owner_of(cluster: FairlogCluster, topic: str) -> int:
+    """The node that owns partition 0."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 2})
+    return admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions[0].leader // 1000
+
+
+def owned(cluster: FairlogCluster, nodes: list[int]) -> int:
+    """How often one of these nodes has become an owner."""
+    return sum(line["event"] == "owns the shard" for node in nodes for line in cluster.lines(node))
+
+
+def test_node_that_has_lost_its_disk_gets_copies_of_the_others(
+    cluster: FairlogCluster, topic: str, kafka: KafkaCluster
+) -> None:
+    """The streams have been trimmed by then: what it lacks is with the other nodes alone. It owns shards again."""
+    with writing(cluster, topic) as writers:
+        all_write_on(writers)
+        wait_until(lambda: all(first_offset(kafka, f"{cluster.name}.shard-{shard}") > 0 for shard in range(3)))
+        cluster.kill(2)
+        shutil.rmtree(cluster.data(2))
+        cluster.spawn(2)
+        wait_until(lambda: cluster.log(2).read_text().count("has a copy of the shard") == 3)
+        wait_until(lambda: all(cluster.is_in_sync(node) for node in cluster.nodes))
+        cluster.kill(1)
+        all_write_on(writers)
+        cluster.kill(3)
+        all_write_on(writers)
+    all_is_there(cluster, topic, writers)
+
+
+def test_copy_that_the_stream_has_left_behind_is_made_anew_while_its_node_runs(
+    cluster: FairlogCluster, topic: str, kafka: KafkaCluster
+) -> None:
+    """It stood still, and meanwhile the engine has lost what it had yet to read: the other nodes have it."""
+    streams = [TopicPartition(f"{cluster.name}.shard-{shard}", 0) for shard in range(3)]
+    with writing(cluster, topic) as writers:
+        all_write_on(writers)
+        others = [1, 3]
+        before = owned(cluster, others)
+        cluster.pause(2)
+        wait_until(lambda: owned(cluster, others) > before)
+        engine = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        ends = {each: future.result().offset for each, future in
+                engine.list_offsets({each: OffsetSpec.latest() for each in streams}).items()}  # fmt: skip
+        time.sleep(2 * MARKED_EVERY_S)  # a start of the others would not need it any more
+        trimmed = [TopicPartition(each.topic, 0, end) for each, end in ends.items()]
+        for future in engine.delete_records(trimmed).values():
+            future.result(WAIT_S)
+        cluster.resume(2)
+        wait_until(lambda: cluster.log(2).read_text().count("has a copy of the shard") == 3)
+        wait_until(lambda: all(cluster.is_in_sync(node) for node in cluster.nodes))
+        assert cluster.running(2)
+        cluster.kill(1)
+        all_write_on(writers)
+    all_is_there(cluster, topic, writers)
+
+
+def first_offset(kafka: KafkaCluster, topic: str) -> int:
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "nobody", "log_level": 2})
+    try:
+        return consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=WAIT_S)[0]
+    finally:
+        consumer.close()
+
+
+def test_second_node_of_a_number_ends_the_first(cluster: FairlogCluster, tmp_path: Path) -> None:
+    """It says which number two have, and what to do."""
+    twin = cluster.twin(1, tmp_path / "twin")
+    try:
+        twin.spawn()
+        wait_until(lambda: not cluster.running(1) or not twin.running)
+        said = cluster.log(1).read_text() + twin.output_tail()
+        assert "has announced itself as node 1" in said
+    finally:
+        twin.kill()
