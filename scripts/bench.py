@@ -14,6 +14,8 @@
     offsets          transactions that also commit consumer offsets
     processes        transactions and plain records on 1, 2 and 4 processes; runs only if it is named, with
                      --peers journal,journal-2,journal-4
+    cluster          transactions, a failover and plain records on three nodes, and on Kafka's brokers alone; runs only
+                     if it is named, with --peers cluster,kafka-3
     spark            Spark's jobs by format("fairlog") and by the Kafka connector; runs only if it is named: it
                      installs Spark, and needs Java 17
     report           measures nothing: writes the report of the results in DIR again
@@ -30,19 +32,18 @@ docs/benchmarks.md.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from pathlib import Path
 
 import environment
-from peers.interface import NAMES, SPREAD_NAMES
+from peers.interface import CLUSTER_NAMES, NAMES, SPREAD_NAMES
 
 SCENARIOS = (
     "txn-latency", "txn-throughput", "visible", "hung", "aborts", "produce", "fetch", "scale", "soak", "recovery",
     "offsets",
 )  # fmt: skip
-ONLY_NAMED = ("recovery-full", "processes", "spark")
+ONLY_NAMED = ("recovery-full", "processes", "cluster", "spark")
 REPORT, MAKE_FINISHED = ALONE = ("report", "make-finished")
 
 
@@ -59,15 +60,15 @@ def main() -> int:
     arguments = parser.parse_args()
     scenarios: list[str] = arguments.scenarios
     peers: list[str] = [name for name in arguments.peers.split(",") if name]
-    for given, known in ((scenarios, (*SCENARIOS, *ONLY_NAMED, *ALONE)), (peers, (*NAMES, *SPREAD_NAMES))):
+    for given, known in (
+        (scenarios, (*SCENARIOS, *ONLY_NAMED, *ALONE)),
+        (peers, (*NAMES, *SPREAD_NAMES, *CLUSTER_NAMES)),
+    ):
         if strange := [name for name in given if name not in known]:
             parser.error(f"there is no {', '.join(strange)}; there are {', '.join(known)}")
     if len(scenarios) > 1 and (alone := [name for name in scenarios if name in ALONE]):
         parser.error(f"{alone[0]} stands alone")
-    python = environment.ensure("spark" if "spark" in scenarios else "bench")
-    if Path(sys.prefix) != environment.ENVIRONMENT:
-        sys.stdout.flush()
-        os.execv(python, [str(python), str(Path(__file__).resolve()), *sys.argv[1:]])
+    environment.enter("spark" if "spark" in scenarios else "bench")
     # Inside .venv from here on. What ends this in order ends the brokers, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     from benchmarks import finished, runner

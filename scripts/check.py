@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import environment
 
-PACKAGES = ["journal", "datalog", "partition", "coordinator", "copier", "shard", "fairlog"]
+PACKAGES = ["stream", "journal", "datalog", "partition", "coordinator", "copier", "shard", "fairlog"]
 
 FLAKE8_ASYNC = [
     # 9xx: checkpoints on every path, which a broker's hot path avoids on purpose. 124: async without an await, which

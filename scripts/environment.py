@@ -1,8 +1,9 @@
 """Creates `.venv` in the project, with exactly the packages in the lock file. Standard library only.
 
-`ensure(purpose)`, with a key of LOCKS, returns the path of the environment's Python. The first call installs (with
-progress); later calls compare a stamp and return at once. The stamp is a hash of the environment's inputs: lock file,
-pyproject.toml, Python and location. It is written last, so an interrupted installation is simply continued.
+`ensure(purpose)`, with a key of LOCKS, returns the path of the environment's Python; `enter(purpose)` lets the script
+that runs go on inside it. The first call installs (with progress); later calls compare a stamp and return at once. The
+stamp is a hash of the environment's inputs: lock file, pyproject.toml, Python and location. It is written last, so an
+interrupted installation is simply continued.
 
 The lock's hashes are checked (`--require-hashes`), and nothing outside the lock file is installed (`--no-deps`,
 `--no-build-isolation`), so two machines install the same bytes.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import subprocess
 import sys
 from collections import deque
@@ -45,6 +47,14 @@ def ensure(purpose: str) -> Path:
     _pip(["--no-deps", "--no-build-isolation", "--editable", str(ROOT)], "installing the project", 1)
     _stamp_path(purpose).write_text(_stamp(purpose))
     return _python()
+
+
+def enter(purpose: str) -> None:
+    """Ensure the environment, and start the running script anew with its Python, unless that is what runs it."""
+    python = ensure(purpose)
+    if Path(sys.prefix) != ENVIRONMENT:
+        sys.stdout.flush()
+        os.execv(python, [str(python), str(Path(sys.argv[0]).resolve()), *sys.argv[1:]])
 
 
 def script(name: str) -> Path:

@@ -10,9 +10,7 @@ This file needs only Python. The demonstration is in quickstart_tour.py, which r
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from pathlib import Path
 
 import environment
 
@@ -21,10 +19,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Fairlog's quick start: see one node do the main job.")
     parser.add_argument("--keep", action="store_true", help="leave the node running, and its data in place")
     arguments = parser.parse_args()
-    python = environment.ensure("quickstart")
-    if Path(sys.prefix) != environment.ENVIRONMENT:
-        sys.stdout.flush()
-        os.execv(python, [str(python), str(Path(__file__).resolve()), *sys.argv[1:]])
+    environment.enter("quickstart")
     # Inside .venv from here on.
     from quickstart_tour import tour
 

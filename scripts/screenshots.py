@@ -8,7 +8,6 @@ colours, which is enough for a page of text.
 from __future__ import annotations
 
 import base64
-import os
 import struct
 import sys
 import tempfile
@@ -35,10 +34,7 @@ PHONE = (390, 760)
 
 
 def main() -> int:
-    python = environment.ensure("test")
-    if Path(sys.prefix) != environment.ENVIRONMENT:
-        sys.stdout.flush()
-        os.execv(python, [str(python), str(Path(__file__).resolve()), *sys.argv[1:]])
+    environment.enter("test")
     # Inside .venv from here on.
     from node_process import NodeProcess
 

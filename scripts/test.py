@@ -7,9 +7,9 @@ both parts are repeated at the end, with the stacks of tests that hung (tests/hu
 enough space (scratch.py).
 
 The console is tested in Chromium, the protocol also with kcat, two-phase commit with PostgreSQL, and the data source
-with Spark and its Java 17, together with the Kafka connector's jars from Maven. Kafka's own clients and engines also
-come from Maven (tests/engines). On CI (the variable CI is set) missing programs are installed; elsewhere their tests
-are skipped, and say what is missing.
+with Spark and its Java 17, together with the Kafka connector's jars from Maven. Kafka's brokers (tests/on_kafka), and
+its own clients and engines (tests/engines), also come from Maven. On CI (the variable CI is set) missing programs are
+installed; elsewhere their tests are skipped, and say what is missing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
     python = environment.ensure("test")
     if os.environ.get("CI"):
         debian.ensure()
-        _have_connector()
+        _have_jars()
         _have_engines(python)
     os.chdir(environment.ROOT)
     sys.stdout.flush()
@@ -62,9 +62,10 @@ def _all(python: Path, files: Path, workers: int) -> int:
     return codes[0] or codes[1]
 
 
-def _have_connector() -> None:
-    """Exits with a message if it is not available."""
+def _have_jars() -> None:
+    """Those of Kafka and of the connector to it. Exits with a message if they are not available."""
     try:
+        kafka_artifacts.obtain()
         kafka_artifacts.obtain_connector()
     except kafka_artifacts.Unavailable as error:
         sys.exit(str(error))

@@ -1,8 +1,9 @@
 """What all tests share: their order, what properties promise, on how many processes their nodes run (`processes.py`),
 what CI may skip (`lacking.py`), and how one that hangs ends (`hung.py`).
 
-What takes longest comes first, lest one process be left with it when the others are done. No property promises that an
-example takes some time at the most: a shared machine stalls now and then.
+A process runs all tests of a file, and all those of tests/on_kafka: they share three brokers, which end with the last
+of them. What takes longest comes first, lest one process be left with it when the others are done. No property promises
+that an example takes some time at the most: a shared machine stalls now and then.
 """
 
 from __future__ import annotations
@@ -12,13 +13,29 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests import hung, lacking
 from tests.processes import processes as processes
 from tests.processes import skip_on_several, spread
 
-LONGEST_FIRST = ("crash", "engines", "spark", "history", "simulation", "console", "limits", "node", "clients")
+LONGEST_FIRST = (
+    "crash",
+    "engines",
+    "on_kafka",
+    "stream",
+    "spark",
+    "history",
+    "simulation",
+    "console",
+    "limits",
+    "node",
+    "clients",
+)
 """Folders with files that take a minute or more. The others follow as they were collected."""
+
+ONE_CLUSTER = "tests/on_kafka/"
 
 _HERE = Path(__file__).parent
 
@@ -32,6 +49,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     spread(metafunc)
+
+
+class _ByFileOrCluster(LoadFileScheduling):
+    """How tests are dealt out to processes."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return ONE_CLUSTER if nodeid.startswith(ONE_CLUSTER) else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
+    return _ByFileOrCluster(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)

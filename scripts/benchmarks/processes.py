@@ -152,7 +152,7 @@ class Processes:
         if "plain" in case.parameters:
             return _plain(peer, first, int(case.parameters["plain"]), ROUND_S * shorter)
         if "over" in case.parameters:
-            own, others = _led(peer, PAIR, (transactional_id := f"over-{case.parameters['over']}"))
+            own, others = led(peer, PAIR, (transactional_id := f"over-{case.parameters['over']}"))
             pair = [own[0], own[1] if case.parameters["over"] == 1 or not others else others[0]]
             shares, topic = [(first, {transactional_id: pair})], PAIR
         else:
@@ -163,7 +163,7 @@ class Processes:
                 for number in range(-(-producers // PRODUCERS_PER_CLIENT))
             ]
             partitions = {
-                each: _led(peer, SPREAD, each)[0] if "apart" in case.parameters else everywhere for each in everyone
+                each: led(peer, SPREAD, each)[0] if "apart" in case.parameters else everywhere for each in everyone
             }
             shares = [
                 (client, {each: partitions[each] for each in everyone[number :: len(clients)]})
@@ -202,12 +202,12 @@ def _plain(peer: Peer, client: ClientProcess, producers: int, seconds: float) ->
     }
 
 
-def _led(peer: Peer, topic: str, transactional_id: str) -> tuple[list[int], list[int]]:
+def led(peer: Peer, topic: str, transactional_id: str) -> tuple[list[int], list[int]]:
     """The partitions of the topic that are led by the id's coordinator, and those that are not."""
     admin = AdminClient({"bootstrap.servers": peer.address, "log_level": 0})
     described = admin.list_topics(topic, WAIT_S).topics[topic]
     leaders = {number: partition.leader for number, partition in sorted(described.partitions.items())}
-    connection = protocol.Connection(peer.address)
+    connection = protocol.Connection(peer.address.split(",")[0])
     connection.send(protocol.find_coordinator(transactional_id))
     answer = connection.receive()
     connection.close()

@@ -27,6 +27,9 @@ NAMES = ("journal", "markers", "kafka", "kafka-fsync", "mock")
 SPREAD_NAMES = ("journal-2", "journal-4")
 """Nodes of so many processes; for the scenario `processes`."""
 
+CLUSTER_NAMES = ("cluster", "kafka-3")
+"""Several nodes on several brokers, and such brokers alone; for the scenario `cluster`."""
+
 Isolation = Literal["read_committed", "read_uncommitted"]
 
 
@@ -99,7 +102,9 @@ class Peer(Protocol):
 
     @property
     def address(self) -> str:
-        """HOST:PORT for clients, the same over restarts if it is `durable`. Available after the first `start`."""
+        """HOST:PORT for clients, a cluster's with commas between them. The same over restarts if it is `durable`.
+        Available after the first `start`.
+        """
         ...
 
     @property

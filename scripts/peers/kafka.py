@@ -158,7 +158,7 @@ class Kafka:
     def _format(self) -> None:
         """Write properties for free ports that stay the node's own; and meta.properties, if there is no data."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._port, controller, internal = _free_ports(3)
+        self._port, controller, internal = free_ports(3)
         address = f"127.0.0.1:{self._port}"
         properties = {
             "process.roles": "broker,controller",
@@ -191,7 +191,7 @@ class Kafka:
             raise PeerDidNotStart(f"Kafka's directory could not be formatted:\n{done.stdout}{done.stderr}")
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports on which no program listens at the moment."""
     with ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]

@@ -71,6 +71,11 @@ class Program:
             self._child.kill()
             self._child.wait()
 
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal, if it runs."""
+        if self.running and self._child is not None:
+            self._child.send_signal(number)
+
     def output_tail(self, lines: int = 40) -> str:
         if not self.output_path.exists():
             return "(no output)"

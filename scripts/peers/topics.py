@@ -13,10 +13,12 @@ WAIT_S = 120.0
 _POLL_S = 0.02
 
 
-def create(address: str, names: Sequence[str], partitions: int, configs: Mapping[str, str]) -> None:
-    """Create topics with one replica; return when each of their partitions has a leader."""
+def create(
+    address: str, names: Sequence[str], partitions: int, configs: Mapping[str, str], *, replicas: int = 1
+) -> None:
+    """Create topics; return when each of their partitions has a leader."""
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
-    topics = [NewTopic(name, partitions, 1, config=dict(configs)) for name in names]
+    topics = [NewTopic(name, partitions, replicas, config=dict(configs)) for name in names]
     for future in admin.create_topics(topics, operation_timeout=WAIT_S).values():
         future.result(timeout=WAIT_S)
     # CreateTopics is answered when the controller has decided; the broker's own view follows.
@@ -37,10 +39,15 @@ def create(address: str, names: Sequence[str], partitions: int, configs: Mapping
 
 
 def answers(address: str, timeout_s: float = 1.0) -> bool:
-    """Whether the program at `address` answers a Metadata request (version 1, for no topic) and names a broker.
+    """Whether the program at `address` answers a Metadata request, and names a broker."""
+    return brokers_known(address, timeout_s) > 0
 
-    It uses a socket directly: a client library waits between its attempts, and the time until the first answer is
-    measured.
+
+def brokers_known(address: str, timeout_s: float = 1.0) -> int:
+    """How many brokers the program at `address` names in answer to a Metadata request (version 1, for no topic).
+
+    0 if it does not answer. It uses a socket directly: a client library waits between its attempts, and the time until
+    the first answer is measured.
     """
     host, port = address.rsplit(":", 1)
     request = struct.pack(">hhih", 3, 1, 0, -1) + struct.pack(">i", 0)
@@ -48,9 +55,16 @@ def answers(address: str, timeout_s: float = 1.0) -> bool:
         with socket.create_connection((host, int(port)), timeout_s) as connection, connection.makefile("rb") as file:
             connection.sendall(struct.pack(">i", len(request)) + request)
             head = file.read(12)
-            return len(head) == 12 and struct.unpack(">iii", head)[2] > 0
+            return struct.unpack(">iii", head)[2] if len(head) == 12 else 0
     except OSError:
-        return False
+        return 0
+
+
+def all_in_sync(address: str) -> bool:
+    """Whether every replica of every partition is in sync."""
+    known = AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=WAIT_S).topics
+    partitions = [partition for topic in known.values() for partition in topic.partitions.values()]
+    return all(len(partition.isrs) == len(partition.replicas) for partition in partitions)
 
 
 def delete(address: str, names: Sequence[str]) -> None:

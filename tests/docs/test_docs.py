@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
-ROOMS = ("journal", "datalog", "coordinator", "copier", "fairlog", "scripts", "tests", "docs")
+ROOMS = ("stream", "journal", "datalog", "partition", "coordinator", "copier", "fairlog", "scripts", "tests", "docs")
 SINGLE = (ROOT / "fairlog_types.py", ROOT / "fairlog_histogram.py")
 SOURCES = [*SINGLE, *(path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")))]
 
