@@ -104,6 +104,7 @@ class Appender:
                 self._fatal = None
                 old, self._producer = self._producer, Producer(self._config)
                 _drop(old)
+                del old  # with its threads and connections
 
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal():

@@ -4,7 +4,8 @@
                                     └─ holds too much? pause                     └─ took it all? resume
 
 - *Bounded memory*: librdkafka fetches ahead for all streams together (16 MiB). A stream whose reader does not keep up
-  is paused when 8 MiB of it lie here, and resumed when they were taken. So only a slow reader itself waits.
+  is paused when 8 MiB of it lie here, and resumed when they were taken. So only a slow reader itself waits. librdkafka
+  remembers the pause when the partition is assigned anew; so it is resumed before.
 - *One thread*: all calls of the consumer are made by the thread. While one thread polls, others may wait for their
   turn for seconds.
 - *Nothing out of order*: a reader hands out exactly the position that follows. What is older is dropped. If one is
@@ -109,8 +110,7 @@ class Fetcher:
         """Fetch from `start` on, for this shelf only."""
 
         def work() -> None:
-            if shelf.topic in self._shelves:
-                self._consumer.incremental_unassign([TopicPartition(shelf.topic, 0)])
+            self._give_up(shelf.topic)
             self._shelves[shelf.topic] = shelf
             with shelf.lock:
                 shelf.entries.clear()
@@ -127,11 +127,16 @@ class Fetcher:
     async def unassign(self, shelf: Shelf) -> None:
         """Fetch no more."""
 
-        def work() -> None:
-            if self._shelves.pop(shelf.topic, None) is not None:
-                self._consumer.incremental_unassign([TopicPartition(shelf.topic, 0)])
+        await self._in_thread(lambda: self._give_up(shelf.topic))
 
-        await self._in_thread(work)
+    def _give_up(self, topic: str) -> None:
+        """In the thread: fetch nothing of the topic, if it is assigned."""
+        shelf = self._shelves.pop(topic, None)
+        if shelf is not None:
+            partition = TopicPartition(topic, 0)
+            if shelf.paused:
+                self._consumer.resume([partition])
+            self._consumer.incremental_unassign([partition])
 
     async def resume(self, shelf: Shelf) -> None:
         """Go on with a shelf that was paused."""
