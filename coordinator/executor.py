@@ -159,6 +159,7 @@ class Executor:
 
     async def carry_out(self, entry: IdEntry, event: ev.Event) -> Answer | ev.WaitForCopy:
         """Step, run the effects, step with the answer, … Raises StorageFailure if the group journal fails."""
+        asked, appended = event, entry.appended
         following: ev.Event | None = event
         preparation: Preparation | None = None
         while following is not None:
@@ -179,6 +180,8 @@ class Executor:
                         await shielded(self.journals[entry.journal].to_disk(entry.appended))
                     case ev.AnswerWith(answer):
                         await self._accepted(entry)  # the next owner would not know what is only appended
+                        if entry.appended == appended and not isinstance(answer, Refusal):
+                            await self._still_owned(entry, asked)
                         return answer
                     case ev.AskBegin():
                         following = await shielded(self._begin(effect))
@@ -234,6 +237,16 @@ class Executor:
         journal = self.journals[entry.journal]
         if journal.may_have_another_owner:
             await shielded(journal.to_disk(entry.appended))
+
+    async def _still_owned(self, entry: IdEntry, event: ev.Event) -> None:
+        """On a replicated log, of an answer from memory: it says which transaction is open, or how the last one ended.
+
+        A deposed owner that does not know it may be a transaction behind. The epochs of transaction version 2 tell one
+        from the next, connections do not: they are known to one owner only. Raises StorageFailure.
+        """
+        journal = self.journals[entry.journal]
+        if journal.may_have_another_owner and isinstance(event, ev.Add | ev.End) and event.connection is not None:
+            await journal.confirm()
 
     async def _make_room(self, entry: IdEntry, event: ev.Event) -> None:
         """For the longest record that the event can lead to; the others are short. Raises StorageFailure.

@@ -79,6 +79,10 @@ class GroupJournal:
         """See `OpenJournal`."""
         return self._journal.may_have_another_owner
 
+    async def confirm(self) -> None:
+        """See `OpenJournal`."""
+        await self._journal.confirm()
+
     @property
     def bytes_since_snapshot(self) -> int:
         """How much stands behind the last complete snapshot, in bytes; meaningful once `replay` has run."""

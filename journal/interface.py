@@ -34,6 +34,10 @@ class OpenJournal(Protocol):
         """Whether another process may append by now, so that what is appended here is not accepted."""
         ...
 
+    async def confirm(self) -> None:
+        """Return once it is certain that no other process owned it when this was called. Raises StorageFailure."""
+        ...
+
     @property
     def gets_tail_again(self) -> bool:
         """Whether frames that this machine has lost will come again, at their positions."""

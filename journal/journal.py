@@ -192,6 +192,9 @@ class Journal:
         """See `OpenJournal`: one process has the files."""
         return False
 
+    async def confirm(self) -> None:
+        """See `OpenJournal`: nobody else can own it."""
+
     @property
     def gets_tail_again(self) -> bool:
         """Whether frames that were lost come again: nobody else has them."""

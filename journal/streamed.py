@@ -80,6 +80,10 @@ class StreamedJournal:
         """See `OpenJournal`."""
         return True
 
+    async def confirm(self) -> None:
+        """See `StreamedJournals.confirm`."""
+        await self._shard.confirm()()
+
     @property
     def gets_tail_again(self) -> bool:
         """A replica's come from the replicated log; an owner has them all, and appends behind them."""
@@ -150,10 +154,8 @@ class StreamedJournal:
             raise self._refusal()
 
     async def sync(self, through: JournalPosition | None = None) -> None:
-        """Return once what is appended is accepted, and in the file on disk."""
-        through = self._end if through is None else through
-        await self.flush(through)
-        await self._file.sync(through)
+        """Return once what is appended is accepted. The file needs no sync: what it loses comes again."""
+        await self.flush(self._end if through is None else through)
 
     async def begin(self) -> None:
         await self._file.begin()
@@ -172,6 +174,8 @@ class StreamedJournal:
         await self._file.begin_under_present_setting()
 
     async def reclaim(self, before: JournalPosition) -> None:
+        """As `Journal.reclaim`. What stands for the deleted frames is on this machine's disk before."""
+        await self._file.sync()
         await self._file.reclaim(before)
 
     async def close(self) -> None:

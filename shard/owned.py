@@ -27,7 +27,7 @@ from journal.journal import JournalKind
 from journal.streamed import StreamedJournals
 from shard.directory import ShardDirectory
 from shard.progress import CopyProgress
-from shard.replica import save_marks
+from shard.replica import StreamTimes, save_marks
 from shard.shard import Neighbours, Shard, ShardSettings, ShardStorage, open_shard
 from stream.engine import Stream
 from stream.fold import NO_EPOCH, Fold
@@ -45,14 +45,19 @@ class Epoch:
         fold: Fold,
         flusher: Flusher,
         segment_bytes_max: dict[JournalKind, int],
-        heartbeat_s: float,
+        times: StreamTimes,
     ) -> None:
         """`fold` has just gone over the FENCE, and is nobody else's from now on."""
         self.state_at_first = fold.state
         """Behind the FENCE."""
         self.journals = StreamedJournals(flusher, segment_bytes_max, fold.state.epoch)
         self.writer = StreamWriter(
-            stream, fold, heartbeat_s=heartbeat_s, accepted=self.journals.accepted, ended=self._has_ended
+            stream,
+            fold,
+            heartbeat_s=times.heartbeat_s,
+            gives_up_s=times.gives_up_s,
+            accepted=self.journals.accepted,
+            ended=self._has_ended,
         )
         self.journals.append_with(self.writer)
         self._shard: Shard | None = None

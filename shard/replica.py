@@ -61,6 +61,8 @@ class StreamTimes:
     failover_s: float = 3.0
     """Of reading on without hearing of the owner, until a replica tries to become it."""
     heartbeat_s: float = 0.5
+    gives_up_s: float = 15.0
+    """Of appending without an entry that is accepted, until an owner owns no more."""
     mark_every_s: float = 5.0
     """What a start reads again at most, and what the stream keeps for it."""
 
@@ -151,7 +153,6 @@ class Replica:
             for frame in taken.get(name, ()):
                 needless = snapshots.note(frame)
                 if needless is not None:
-                    await journals[name].sync_file()
                     await journals[name].reclaim(needless)
 
     async def _journals_of(self, frames: Sequence[JournalFrame]) -> Mapping[str, StreamedJournal]:

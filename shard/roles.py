@@ -127,7 +127,7 @@ async def _follow_and_own(copy: Copy, roles: Roles, stop: trio.Event) -> None:
 
         def begin(fold: Fold) -> Epoch:
             sizes = {kind: each.segment_bytes_max for kind, each in copy.settings.of_journals().items()}
-            epoch = Epoch(copy.stream, fold, copy.storage.flusher, sizes, copy.times.heartbeat_s)
+            epoch = Epoch(copy.stream, fold, copy.storage.flusher, sizes, copy.times)
             nursery.start_soon(_run_in, appending, epoch.writer.run)
             nursery.start_soon(_give_up_when_cancelled, watching, epoch.writer)
             return epoch

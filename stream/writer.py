@@ -53,14 +53,16 @@ class StreamWriter:
         fold: Fold,
         *,
         heartbeat_s: float,
+        gives_up_s: float,
         accepted: Callable[[Sequence[JournalFrame]], None],
         ended: Callable[[Ended], None],
     ) -> None:
         """`fold` has just gone over this owner's FENCE. The shard's replicas expect to hear something every
-        `heartbeat_s`."""
+        `heartbeat_s`. If nothing is accepted for `gives_up_s`, the epoch ends."""
         self._stream = stream
         self._own = OwnEntries(fold)
         self._heartbeat_s = heartbeat_s
+        self._gives_up_s = gives_up_s
         self._accepted = accepted
         self._ended = ended
         self.ended: Ended | None = None
@@ -275,6 +277,9 @@ class StreamWriter:
                 await trio.sleep_until(due_s)
                 continue
             self._appended_s = trio.current_time()
+            if (waits_s := self.waits_s) > self._gives_up_s:
+                self._end(Ended(f"nothing was accepted in {self._stream.name} for {waits_s:.0f} s", deposed=False))
+                return
             if self._handed_over:
                 continue
             if self._open:

@@ -59,9 +59,14 @@ def engine_settings(settings: Settings) -> KafkaEngineSettings:
         replicas=settings.engine.replicas,
         min_insync_replicas=settings.engine.min_insync_replicas,
         flush_each_entry=settings.engine.flush_each_entry,
-        append_timeout_s=max(APPEND_S_MIN, APPEND_FAILOVERS * settings.cluster.failover_ms / 1000),
+        append_timeout_s=append_timeout_s(settings),
         passed_on={} if file is None else read_properties(file),
     )
+
+
+def append_timeout_s(settings: Settings) -> float:
+    """After this an append that was not answered has an unknown outcome, and its owner gives up."""
+    return max(APPEND_S_MIN, APPEND_FAILOVERS * settings.cluster.failover_ms / 1000)
 
 
 def read_properties(file: Path) -> dict[str, str]:

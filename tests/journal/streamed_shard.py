@@ -36,7 +36,12 @@ class Shard:
         self.stream.entries += entries
         self.ended: list[Ended] = []
         self.writer = StreamWriter(
-            self.stream, fold, heartbeat_s=3600, accepted=self.journals.accepted, ended=self._has_ended
+            self.stream,
+            fold,
+            heartbeat_s=3600,
+            gives_up_s=3600,
+            accepted=self.journals.accepted,
+            ended=self._has_ended,
         )
         self.journals.append_with(self.writer)
 

@@ -142,8 +142,8 @@ async def test_flush_of_a_deposed_owner_fails_and_nothing_is_written(shard: Shar
     await journal.close()
 
 
-async def test_sync_puts_the_file_on_disk_after_it_was_accepted(shard: Shard, disk: FakeSync) -> None:
-    """For what must survive here, whatever becomes of the replicated log."""
+async def test_sync_waits_for_the_acceptance_and_not_for_the_disk(shard: Shard, disk: FakeSync) -> None:
+    """What the replicated log has accepted is kept; what the file loses comes again."""
     journal = await shard.open()
     async with trio.open_nursery() as nursery:
         waiter = Waiter(nursery, journal.sync)
@@ -152,14 +152,35 @@ async def test_sync_puts_the_file_on_disk_after_it_was_accepted(shard: Shard, di
         write(journal, 1)
         waiter = Waiter(nursery, journal.sync)
         await trio.testing.wait_all_tasks_blocked()
-        disk.synced.clear()
+        assert not waiter.done
         disk.hold()
         shard.stream.land()
         await trio.testing.wait_all_tasks_blocked(0.01)
-        assert (journal.durable, waiter.done) == (journal.end, False)
+        assert waiter.done
+        disk.let_go()
+    await journal.close()
+
+
+async def test_what_stands_for_deleted_frames_is_on_disk_before(shard: Shard, disk: FakeSync) -> None:
+    """A snapshot, for example: its segment must not be lost when those before it are deleted."""
+    journal = await shard.open()
+    write(journal, 1)
+    shard.writer.flush()
+    await trio.testing.wait_all_tasks_blocked()
+    shard.stream.land()
+    await journal.roll()
+    write(journal, 2)
+    shard.writer.flush()
+    await trio.testing.wait_all_tasks_blocked()
+    shard.stream.land()
+    disk.hold()
+    async with trio.open_nursery() as nursery:
+        waiter = Waiter(nursery, journal.reclaim, journal.end)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert (waiter.done, journal.start) == (False, 0)
         disk.let_go()
     assert waiter.done
-    assert disk.synced
+    assert journal.start > 0
     await journal.close()
 
 
@@ -486,7 +507,7 @@ async def test_cancelled_waits_change_nothing(shard: Shard, disk: FakeSync, monk
         real(fd, offset, count, allocated=allocated)
 
     monkeypatch.setattr(segment_file, "_lay_out", waits_for_the_disk)
-    for method in ("sync", "roll", "make_room"):  # in their second half, with the disk
+    for method in ("roll", "make_room"):  # in their second half, with the disk
         write(journal, number)
         number += 1
         journal.start_flush()

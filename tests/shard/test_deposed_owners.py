@@ -136,7 +136,7 @@ class Nodes:
                 self.way.from_(number),
             )
             sizes = {kind: each.segment_bytes_max for kind, each in SETTINGS.of_journals().items()}
-            epoch = Epoch(stream, replica.fold, storage.flusher, sizes, TIMES.heartbeat_s)
+            epoch = Epoch(stream, replica.fold, storage.flusher, sizes, TIMES)
             async with trio.open_nursery() as appending:
                 appending.start_soon(epoch.writer.run)
                 async with (
@@ -327,6 +327,44 @@ async def test_begin_is_answered_when_it_is_accepted(nodes: Nodes) -> None:
     answers = _asked(nodes, one.shard.coordinator.add_logs, "t", granted.producer_id, granted.epoch, logs, 0)
     await trio.sleep(0.3)
     assert answers == []
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_deposed_coordinator_answers_nothing_from_memory(nodes: Nodes, ends: bool) -> None:
+    """It may be a transaction behind: an end that it takes for a repetition is meant for the one that is open now."""
+    one, first = await nodes.both("one", "first")
+    granted = await _write(first, one)
+    service, who = first.shard.coordinator, ("t", granted.producer_id, granted.epoch)
+    if ends:
+        assert await service.end(*who, True, 0) is None
+    nodes.cluster.cut("first")
+    answers = _asked(nodes, service.end, *who, True, 0) if ends else _asked(nodes, service.add_logs, *who, [LOG], 0)
+    await trio.sleep(0.3)
+    assert answers == []
+
+
+async def test_repetition_is_answered_by_the_owner(nodes: Nodes) -> None:
+    """Once an entry that was appended afterwards is accepted."""
+    one, first = await nodes.both("one", "first")
+    granted = await _write(first, one)
+    for _ in range(2):
+        assert await first.shard.coordinator.end("t", granted.producer_id, granted.epoch, True, 0) is None
+
+
+async def test_kept_cuts_of_two_owners_have_no_number_in_common(nodes: Nodes) -> None:
+    """The next owner may not have the copy in which those of the last one are: its numbers go on behind them."""
+    _, first = await nodes.both("one", "first")
+    assert first.shard.cutting is not None
+    while await first.shard.cutting.keep() is not None:  # noqa: ASYNC110 - commits may be under way
+        await trio.sleep(0.05)
+    assert first.shard.data_logs.newest_cut >> 32 == first.shard.leader_epoch
+    nodes.cluster.cut("first")
+    second = await nodes.own(COORDINATOR, "second")
+    await second.recover()
+    assert second.shard.cutting is not None
+    while await second.shard.cutting.keep() is not None:  # noqa: ASYNC110
+        await trio.sleep(0.05)
+    assert second.shard.data_logs.newest_cut >> 32 == second.shard.leader_epoch > first.shard.leader_epoch
 
 
 def _asked(nodes: Nodes, request, *arguments) -> list[object]:

@@ -17,6 +17,7 @@ from tests.stream.scripted import ScriptedStream
 
 A, B = owner("a"), owner("b")
 HEARTBEAT_S = 1.0
+GIVES_UP_S = 60.0
 Clock = trio.testing.MockClock
 
 
@@ -31,7 +32,12 @@ class Owner:
         """The frames of each call."""
         self.ended: list[Ended] = []
         self.writer = StreamWriter(
-            self.stream, fold, heartbeat_s=HEARTBEAT_S, accepted=self._accepted, ended=self.ended.append
+            self.stream,
+            fold,
+            heartbeat_s=HEARTBEAT_S,
+            gives_up_s=GIVES_UP_S,
+            accepted=self._accepted,
+            ended=self.ended.append,
         )
 
     def _accepted(self, frames: Sequence[JournalFrame]) -> None:
@@ -199,6 +205,19 @@ async def test_no_heartbeat_while_something_is_under_way(owned: Owner, autojump_
     owned.stream.land()
     await trio.sleep(HEARTBEAT_S * 10)
     assert owned.kinds_under_way == [EntryKind.HEARTBEAT]
+
+
+async def test_owner_that_hears_nothing_of_what_it_has_appended_gives_up(owned: Owner, autojump_clock: Clock) -> None:
+    """Its entry has landed behind a gap that nobody can read: clients look for another owner."""
+    await owned.append(b"1")
+    owned.stream.under_way.pop().done(StreamPosition(100))
+    await trio.sleep(GIVES_UP_S * 0.9)
+    assert owned.ended == []
+    await trio.sleep(GIVES_UP_S * 0.2)
+    (ended,) = owned.ended
+    assert "nothing was accepted in the-stream for 6" in ended.reason
+    assert not ended.deposed
+    assert not ended.broken
 
 
 # What lies in between
