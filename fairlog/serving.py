@@ -133,7 +133,7 @@ async def serve_shard(
         background.start_soon(persister.run)
         background.start_soon(groups.run)
         background.start_soon(offsets.run)
-        retention = Retention(cluster, shard, parts.live, _now_ms)
+        retention = Retention(cluster, shard.partitions, parts.live, _now_ms)
         background.start_soon(retention.run)
         shard.serve_offsets(partial(write_for_other, groups, offsets))
         broker = Broker(

@@ -25,7 +25,7 @@ from fairlog.cluster.metadata_log import MetadataLog
 from fairlog.cluster.replicated import ReplicatedStore
 from fairlog.cluster.reports import IN_SYNC_AGE_S, PastEnds, Reports, in_sync, is_following
 from fairlog.cluster.trimming import keep_trimmed
-from fairlog.cluster_node.engine import AWAY_PAUSE_S
+from fairlog.cluster_node.engine import AWAY_PAUSE_S, append_timeout_s
 from fairlog.cluster_node.ports import NodeListeners
 from fairlog.config import Settings
 from fairlog.exception_groups import leaves
@@ -38,6 +38,7 @@ from fairlog.live_settings import LiveSettings
 from fairlog.native.protocol import NativeProtocol
 from fairlog.neighbourhood import Neighbourhood
 from fairlog.node_view import Parts
+from fairlog.retention.task import Retention
 from fairlog.serving import ShardParts, serve_shard, shard_settings
 from fairlog.topic_configs import mode_of
 from fairlog_types import LeaderEpoch, LogId, Offset, ShardNumber, StorageFailure, TxId
@@ -68,7 +69,9 @@ HEARTBEATS = 6
 def times_of(settings: Settings) -> StreamTimes:
     """What the settings say of how an owner is heard."""
     failover_s = settings.cluster.failover_ms / 1000
-    return StreamTimes(failover_s=failover_s, heartbeat_s=failover_s / HEARTBEATS)
+    return StreamTimes(
+        failover_s=failover_s, heartbeat_s=failover_s / HEARTBEATS, gives_up_s=append_timeout_s(settings)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +266,7 @@ class ShardCopy:
             nursery.start_soon(self._forget_deleted, replica)
             nursery.start_soon(self._live.follow)
             nursery.start_soon(self._give_copies)
+            nursery.start_soon(Retention(self._store, replica.partitions, self._live, _now_ms).run_on_copy)
             self._copied = replica.partitions
             try:
                 yield
@@ -284,9 +288,8 @@ class ShardCopy:
 
     async def _forget_deleted(self, replica: Replica) -> None:
         while True:
-            changed = self._store.changed()
-            known = {each for logs in self._own_logs().values() for each in logs}
-            replica.forget(each for each in replica.partitions.by_log if each not in known)
+            changed, store = self._store.changed(), self._store
+            replica.forget([each for each in replica.partitions.by_log if store.shard_of(each) != store.shard])
             await changed.wait()
 
     # --- as the owner -----------------------------------------------------------------------------
@@ -320,6 +323,9 @@ class ShardCopy:
                         nursery.start_soon(self._keep_trimmed)
                         if self._neighbourhood is None:
                             nursery.start_soon(self._give_copies)
+                        # What an earlier owner has prepared may be in topics of which this node has not heard yet: it
+                        # would take their logs for deleted ones.
+                        await self._metadata.read_to_end()
                         stages = _Stages(self._port, serves, owned.shard.leader_epoch)
                         await serve_shard(parts, listeners, stages, life, ending)
                         nursery.cancel_scope.cancel()

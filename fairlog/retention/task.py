@@ -3,7 +3,9 @@
     every check_interval_ms   topics with cleanup.policy=delete     `deletion` says where a log should start
     every clean_interval_ms   topics with cleanup.policy=compact    `cleaner`, one log after the other
 
-Only the logs that are led here are looked at. Both work in steps in a worker thread, one at a time for the node, and
+Only the logs that this node has are looked at: those that it leads, and of a copy that it keeps (`run_on_copy`) those
+with cleanup.policy=compact. What an owner deletes comes to its copies with the journal; what it compacts does not, so
+each copy is compacted by itself. Both work in steps in a worker thread, one at a time for the node, and
 pause between two steps and two batches: for the copier, which needs the same write lock, and for the event loop, which
 needs the same interpreter. Reads wait for neither.
 
@@ -36,7 +38,7 @@ from fairlog.retention.statistics import RetentionStatistics
 from fairlog.topic_configs import CleanupPolicy
 from fairlog_types import CorruptStorage, LogId, Offset, StorageFailure
 from journal.journal import NoRoom as NoRoomInJournal
-from shard.shard import Shard
+from shard.partitions import Partitions
 
 logger = structlog.get_logger("fairlog.retention")
 
@@ -51,11 +53,13 @@ of the interpreter's own switching."""
 class Retention:
     """The background task. `run` is its life; `delete_expired` and `clean` are one round each."""
 
-    def __init__(self, cluster: ClusterStore, shard: Shard, live: LiveSettings, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, cluster: ClusterStore, partitions: Partitions, live: LiveSettings, now_ms: Callable[[], int]
+    ) -> None:
         self.statistics = RetentionStatistics()
         self._cluster = cluster
-        self._shard = shard
-        self._data_logs: DataLogs = shard.data_logs
+        self._partitions = partitions
+        self._data_logs: DataLogs = partitions.data_logs
         self._live = live
         self._now_ms = now_ms
         self._limiter = trio.CapacityLimiter(1)
@@ -70,7 +74,11 @@ class Retention:
         """Make rounds until cancelled; a cancelled one leaves the rest to the next run."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._every, lambda: self._settings.retention.check_interval_ms, self.delete_expired)
-            nursery.start_soon(self._every, lambda: self._settings.retention.clean_interval_ms, self.clean)
+            nursery.start_soon(self.run_on_copy)
+
+    async def run_on_copy(self) -> None:
+        """As `run`, for a copy that another node owns: clean compacted logs."""
+        await self._every(lambda: self._settings.retention.clean_interval_ms, self.clean)
 
     @property
     def _settings(self) -> Settings:
@@ -80,14 +88,14 @@ class Retention:
     async def _every(self, interval_ms: Callable[[], int], make_round: Callable[[], Awaitable[None]]) -> None:
         while True:
             await self._sleep(interval_ms)
-            if self._shard.failure is None:
+            if self._partitions.failure is None:
                 try:
                     await make_round()
                 except (NoRoom, NoRoomInJournal, OSError) as failure:
                     self.statistics.postponed_rounds += 1
                     logger.warning("retention postponed", reason=str(failure))
                 except StorageFailure as failure:
-                    self._shard.partitions.refuse_writes(str(failure))
+                    self._partitions.refuse_writes(str(failure))
 
     async def _sleep(self, interval_ms: Callable[[], int]) -> None:
         """Sleep for the interval. One that changes meanwhile counts from where the sleep began."""
@@ -117,7 +125,7 @@ class Retention:
         return Limits(expired_before_ms, topic_configs.retention_bytes(topic, self._settings))
 
     async def _delete_expired_of(self, topic: Topic, log: LogId) -> None:
-        partition = self._shard.partitions.get(log)
+        partition = self._partitions.get(log)
         if partition is None:
             return
         if partition.has_remains:
@@ -164,7 +172,7 @@ class Retention:
                 current = self._cluster.topic_by_id(topic.topic_id)  # as with `_limits`
                 if current is None or not self._is_compacted(current):
                     break
-                if log not in self._given_up and self._shard.partitions.get(log) is not None:
+                if log not in self._given_up and self._partitions.get(log) is not None:
                     with self._corruption_reported(log):
                         await self._clean_log(current, log)
 

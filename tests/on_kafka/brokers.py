@@ -7,7 +7,7 @@ Where they, or Java, are missing, tests on Kafka are skipped, but on CI (tests/l
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -45,12 +45,17 @@ def open_brokers(directory: Path, artifacts: Artifacts, *, links: bool = False) 
 
 
 @contextmanager
-def three_nodes(kafka: KafkaCluster, directory: Path, *, failover_ms: int = 1500) -> Iterator[FairlogCluster]:
-    """Three nodes with a copy of each of three shards, started. Each cluster has a name of its own on these brokers."""
+def three_nodes(
+    kafka: KafkaCluster, directory: Path, *, failover_ms: int = 1500, more: Mapping[str, str] | None = None
+) -> Iterator[FairlogCluster]:
+    """Three nodes with a copy of each of three shards, started. Each cluster has a name of its own on these brokers.
+    `more` are variables of the nodes' environment.
+    """
     settings = {
         "FAIRLOG_CLUSTER_FAILOVER_MS": str(failover_ms),
         "FAIRLOG_CLUSTER_REPLICAS": "3",
         "FAIRLOG_TOPICS_AUTO_CREATE": "false",
+        **(more or {}),
     }
     nodes = FairlogCluster(directory, kafka.bootstrap, name=f"nodes-{next(NUMBERS)}", settings=settings)
     try:

@@ -79,7 +79,7 @@ async def retention_over(
     async with open_run(directory, leader_epoch=1, timeout_s=timeout_s) as run:
         await run.start(A, B, mode=mode)
         cluster: Any = OneTopic(configs)
-        yield run, Retention(cluster, run, LiveSettings(settings, cluster), run.clock)
+        yield run, Retention(cluster, run.partitions, LiveSettings(settings, cluster), run.clock)
 
 
 @pytest.fixture
@@ -356,6 +356,20 @@ async def test_rounds_are_made_at_their_intervals(tmp_path: Path, patient_clock:
             await retention.run()
         assert made["delete"] == pytest.approx([1, 2])
         assert made["clean"] == pytest.approx([number / 10 for number in range(1, 25)])
+
+
+async def test_copy_that_another_node_owns_is_compacted_and_nothing_else(
+    tmp_path: Path, patient_clock: trio.testing.MockClock
+) -> None:
+    """What is too old goes when the owner says so."""
+    async with retention_over(
+        tmp_path, EAGER | {"cleanup.policy": "compact,delete"}, timeout_s=1e6, check_interval_ms=1, clean_interval_ms=1
+    ) as (run, retention):
+        await write(run, A, *[[(b"key", b"%d" % number)] for number in range(30)], timestamp_ms=1)
+        with trio.move_on_after(1):
+            await retention.run_on_copy()
+        assert map_of(await stored(run, A)) == {b"key": b"29"}
+        assert len(await stored(run, A)) == 1
 
 
 async def test_interval_that_is_changed_counts_from_the_round_before(
