@@ -92,12 +92,16 @@ class Cutting:
         links: Links,
         shard_of: Callable[[LogId], ShardNumber | None],
         confirm: Confirm | None = None,
+        *,
+        number_from: int = 0,
     ) -> None:
         """`shard_of` names the shard that leads a log; None if it is this one, or if the log has no leader.
 
         `confirm`: see `shard.links`. A cut counts only if this process, too, owned its shard to the end of the hold.
+        `number_from`: cuts that are kept have numbers from there on, of which no earlier owner has given any.
         """
         self._confirm = confirm
+        self._number_from = number_from
         self._own = own
         self._own_cuts = own_cuts
         self._links = links
@@ -177,7 +181,7 @@ class Cutting:
         if newest is None:
             return NoCut("a commit is under way for too long, or a shard has not held to the end")
         self._kept_s = began_s
-        keep = KeepEnds(self._holds, newest[0] + 1)
+        keep = KeepEnds(self._holds, max(newest[0] + 1, self._number_from))
         for shard in others:
             self._links.ask(shard, keep)  # without waiting for their disks
         return self._own_cuts.keep(keep)

@@ -62,6 +62,9 @@ GROUP_SEGMENT_BYTES_MAX = 8 * 2**20
 """Group journals are small and are snapshotted as whole segments; Kafka's __transaction_state uses 100 MiB for
 want of such a cut, etcd snapshots every 10,000 entries."""
 
+CUTS_OF_AN_EPOCH_BITS = 32
+"""Of a kept cut's number, below the epoch of the shard that takes cuts. It is a u64; an epoch takes no more than 31."""
+
 
 _Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], Awaitable[None]]
 
@@ -356,7 +359,9 @@ async def open_shard(
             coordinator = make_coordinator(participants=routed)
             kept_cuts = KeptCuts(lambda: partitions.copier_statistics().copied_records)
             own_cuts = OwnCuts(partitions, coordinator, commits, kept_cuts.kept)
-            cutting = Cutting(directory.number, own_cuts, links, neighbours.shard_of, confirm)
+            # Other owners may have kept cuts in copies that nobody asks at the moment.
+            number_from = 0 if confirm is None else leader_epoch << CUTS_OF_AN_EPOCH_BITS
+            cutting = Cutting(directory.number, own_cuts, links, neighbours.shard_of, confirm, number_from=number_from)
             own_offsets = OwnOffsets(directory.number, leader_epoch)
             adding = AddingForOthers(coordinator, commits, neighbours.catch_up)
             connections = _Connections(
