@@ -19,6 +19,7 @@ from fairlog.cluster_node.engine import open_stream
 from fairlog.cluster_node.ports import NodeListeners
 from fairlog.cluster_node.shard_copy import CopyParts, keep_copy
 from fairlog.config import Settings
+from fairlog.exception_groups import leaves
 from fairlog_types import ShardNumber
 from shard.directory import ShardDirectory, shard_directories, shard_directory
 from shard.joining import remove_copy
@@ -46,8 +47,11 @@ class Copies:
         listeners: NodeListeners,
         progress: dict[ShardNumber, CopyProgress],
         reports: ReportsLog,
+        failures: list[Exception],
     ) -> None:
-        """`store` tells when the metadata have changed; `progress` is what `reports` reports of the copies."""
+        """`store` tells when the metadata have changed; `progress` is what `reports` reports of the copies. A copy that
+        has failed for good is added to `failures`.
+        """
         self._settings = settings
         self._node = node
         self._metadata = metadata
@@ -60,41 +64,32 @@ class Copies:
         """Of those that are kept, or have yet to end."""
         self._has_ended = trio.Event()
         """Set when one of them has, and another one then: it may be wanted again by now."""
-        self._failures: list[Exception] = []
+        self._failures = failures
 
     async def run(self, stop: trio.Event) -> None:
-        """Keep what the plan says until `stop`; then end, and hand over what is owned here.
-
-        Raises what has failed, in a group.
-        """
+        """Keep what the plan says until `stop`, which is set if a copy fails; then end, and hand over what is owned."""
         for directory in await trio.to_thread.run_sync(shard_directories, self._settings.data_dir):
             if self._is_dropped(directory.number):  # since this node was here last
                 await self._remove(directory)
-        async with trio.open_nursery() as nursery:
-            ending = trio.Event()
-            nursery.start_soon(_set_when, stop, ending)
-            async with trio.open_nursery() as copies:
-                while not ending.is_set():
-                    changed, has_ended = self._store.changed(), self._has_ended
-                    self._follow_the_plan(copies, ending)
-                    async with trio.open_nursery() as waiting:
-                        for notice in (changed.wait, has_ended.wait, ending.wait):
-                            waiting.start_soon(_cancel_after, notice, waiting.cancel_scope)
-                self._reports.stop()
-                for each in self._stops.values():
-                    each.set()
-            nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as copies:
+            while not stop.is_set():
+                changed, has_ended = self._store.changed(), self._has_ended
+                self._follow_the_plan(copies, stop)
+                async with trio.open_nursery() as waiting:
+                    for notice in (changed.wait, has_ended.wait, stop.wait):
+                        waiting.start_soon(_cancel_after, notice, waiting.cancel_scope)
+            self._reports.stop()
+            for each in self._stops.values():
+                each.set()
         await self._reports.say_last()
-        if self._failures:
-            raise ExceptionGroup("copies of shards have failed", self._failures)
 
-    def _follow_the_plan(self, nursery: trio.Nursery, ending: trio.Event) -> None:
+    def _follow_the_plan(self, nursery: trio.Nursery, stop_all: trio.Event) -> None:
         memory = self._metadata.memory
         for shard in map(ShardNumber, range(memory.shards)):
             is_to_be = not self._is_dropped(shard)
             if is_to_be and shard not in self._stops:
                 stop = self._stops[shard] = trio.Event()
-                nursery.start_soon(self._keep, shard, stop, ending)
+                nursery.start_soon(self._keep, shard, stop, stop_all)
             elif not is_to_be and shard in self._stops:
                 self._stops[shard].set()
 
@@ -111,7 +106,7 @@ class Copies:
         else:
             log.info("the copy is removed: other nodes keep the shard", shard=directory.number)
 
-    async def _keep(self, shard: ShardNumber, stop: trio.Event, ending: trio.Event) -> None:
+    async def _keep(self, shard: ShardNumber, stop: trio.Event, stop_all: trio.Event) -> None:
         log.info("keeps a copy", shard=shard)
         try:
             stream = await open_stream(self._engine, stream_of(shard))
@@ -131,19 +126,16 @@ class Copies:
             if self._is_dropped(shard):
                 await self._remove(shard_directory(self._settings.data_dir, shard))
         except Exception as error:  # noqa: BLE001 (it is raised when the others have ended)
+            reason = "; ".join(map(str, leaves(error)))
+            log.error("a copy has failed, and the node ends", shard=shard, reason=reason)  # noqa: TRY400
             self._failures.append(error)
-            ending.set()
+            stop_all.set()
         finally:
             del self._stops[shard]
             self._progress.pop(shard, None)
             self._has_ended.set()
             self._has_ended = trio.Event()
-        log.info("keeps a copy no more", shard=shard)
-
-
-async def _set_when(event: trio.Event, other: trio.Event) -> None:
-    await event.wait()
-    other.set()
+        log.info("stops keeping a copy", shard=shard)
 
 
 async def _cancel_after(wait: Callable[[], object], scope: trio.CancelScope) -> None:

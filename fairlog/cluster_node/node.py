@@ -39,11 +39,13 @@ from fairlog.cluster_node.status import UP_AGE_S, ClusterStatus, look
 from fairlog.config import ConfigError, Ready, Settings
 from fairlog.config_values import Address
 from fairlog.data_directory import CLUSTER, MANIFEST, METADATA
+from fairlog.exception_groups import leaves
 from fairlog.kafka.server import Server
 from fairlog.live_settings import LiveSettings
 from fairlog.native.protocol import NativeProtocol
 from fairlog.open_files import raise_open_files_limit
 from fairlog_types import ShardNumber, StorageFailure
+from shard.directory import shard_directories
 from shard.joining import remove_leftovers
 from shard.progress import CopyProgress
 from shard.shard import close_in_thread
@@ -80,10 +82,17 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[Ready] = tri
             f"{settings.data_dir} is a backup: a node of several machines begins with an empty data directory "
             "(data_dir), and gets its copies of other nodes"
         )
-    stop = trio.Event()
+    stop, failures = trio.Event(), list[Exception]()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_set_when_cancelled, stop)
-        task_status.started(await nursery.start(_run, settings, number, stop))
+
+        async def run(*, task_status: trio.TaskStatus[Ready]) -> None:
+            await _run(settings, number, stop, failures, task_status=task_status)
+            nursery.cancel_scope.cancel()
+
+        task_status.started(await nursery.start(run))
+    if failures:
+        raise ExceptionGroup("the node cannot go on", failures)
 
 
 async def _set_when_cancelled(stop: trio.Event) -> None:
@@ -94,9 +103,17 @@ async def _set_when_cancelled(stop: trio.Event) -> None:
 
 
 async def _run(
-    settings: Settings, number: NodeNumber, stop: trio.Event, *, task_status: trio.TaskStatus[Ready]
+    settings: Settings,
+    number: NodeNumber,
+    stop: trio.Event,
+    failures: list[Exception],
+    *,
+    task_status: trio.TaskStatus[Ready],
 ) -> None:
-    """Cancelling ends it as long as it does not serve; from then on it ends by `stop` alone."""
+    """Cancelling ends it as long as it does not serve; from then on it ends by `stop` alone, and within the grace time.
+
+    What fails for good is added to `failures`, and sets `stop`: what the node owns is handed over before it is raised.
+    """
     with trio.CancelScope() as life:
         async with AsyncExitStack() as stack:
             listeners = await open_listeners(stack, settings)
@@ -107,8 +124,13 @@ async def _run(
             stream = await open_stream(engine, METADATA_STREAM)
             copy = await trio.to_thread.run_sync(LocalCopy.open, settings.data_dir / METADATA, stream.name)
             stack.push_async_callback(close_in_thread, copy.close)
+            if copy.state is None and (here := shard_directories(settings.data_dir)):
+                raise ConfigError(
+                    f"{settings.data_dir} has copies of shards ({', '.join(str(each.number) for each in here)}) and no "
+                    f"metadata: of which cluster they are is not known. Put {METADATA}/ back, or begin with an empty "
+                    "data directory (data_dir)"
+                )
             metadata = MetadataLog(stream, copy)
-            failures: list[Exception] = []
             async with trio.open_nursery() as background:
 
                 def keep(run: Callable[[], Awaitable[None]]) -> None:
@@ -151,10 +173,8 @@ async def _run(
                 life.shield = True
                 task_status.started(Ready(listeners.advertised, admin))
                 background.start_soon(_bound_the_end, stop, life, settings.stop_grace_ms / 1000)
-                await Copies(settings, number, metadata, store, engine, listeners, progress, said).run(stop)
+                await Copies(settings, number, metadata, store, engine, listeners, progress, said, failures).run(stop)
                 background.cancel_scope.cancel()
-            if failures:
-                raise ExceptionGroup("the node cannot go on", failures)
         log.info("stopped")
     if life.cancelled_caught:
         log.warning("stopped before all was handed over", grace_ms=settings.stop_grace_ms)
@@ -200,6 +220,7 @@ async def _stop_after(stop: trio.Event, failures: list[Exception], run: Callable
     try:
         await run()
     except Exception as failure:  # noqa: BLE001 (it is raised at the end)
+        log.error("the node cannot go on", reason="; ".join(map(str, leaves(failure))))  # noqa: TRY400
         failures.append(failure)
         stop.set()
 

@@ -101,12 +101,20 @@ def begin_with_directory_of_another(kafka: KafkaCluster, cluster: FairlogCluster
     cluster.spawn(NODE)
 
 
+def lose_metadata(kafka: KafkaCluster, cluster: FairlogCluster) -> None:
+    """Of the copies that are left nobody knows whose they are; and a node that finds none would remove them."""
+    cluster.kill(NODE)
+    shutil.rmtree(cluster.data(NODE) / "metadata")
+    cluster.spawn(NODE)
+
+
 TRIALS = {
     "shard-deleted": Trial(delete_shard, r"NAME\.shard-0 .*the topic was deleted"),
     "metadata-deleted": Trial(delete_metadata, r"NAME\.metadata .*the topic was deleted"),
     "metadata-damaged": Trial(damage_metadata, r"NAME\.metadata is corrupt at entry \d+"),
     "weakened": Trial(weaken, r"min\.insync\.replicas of the topic NAME\.shard-0 is 1, and 2 is wanted .*--add-config"),
     "trimmed": Trial(trim_unread, ""),
+    "metadata-removed": Trial(lose_metadata, r".*lost-metadata-removed.* has copies of shards \(0\) and no metadata"),
     "directory-of-another": Trial(begin_with_directory_of_another, r"NAME\.metadata"),
 }
 
