@@ -165,6 +165,11 @@ class Partition:
         """Under which it is led in this run."""
         return self._shard.leader_epoch
 
+    @property
+    def is_replicated(self) -> bool:
+        """Whether the journal is on a replicated log: until it is accepted, what was appended is in memory alone."""
+        return self.journal.may_have_another_owner
+
     # --- writing, in one step -----------------------------------------------------------------
 
     def write(self, record: LocalRecord, payload: Buffer = b"") -> None:

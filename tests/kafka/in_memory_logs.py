@@ -70,6 +70,8 @@ class MemoryLeaders:
         """What a batch of an open transaction gets at least, in whatever log; None: it has ended."""
         self.starts: dict[LogId, Offset] = {}
         self.producers: dict[LogId, list[ActiveProducer]] = {}
+        self.replicated = False
+        """Whether the journals are on a replicated log."""
         self.marker_logs: set[LogId] = set()
         """The logs of marker mode: what is appended in a transaction is there at once, and waited for on disk."""
         self.open_for: TxId | AbortRefusal | None = AbortRefusal.NO_MARKERS
@@ -234,6 +236,10 @@ class MemoryPartition:
         self.leader_epoch = LEADER_EPOCH
         self.may_lack_commits = False
         self.in_doubt: frozenset[TxId] = frozenset()
+
+    @property
+    def is_replicated(self) -> bool:
+        return self._leaders.replicated
 
     @property
     def has_gone(self) -> bool:

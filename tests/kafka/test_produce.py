@@ -294,6 +294,17 @@ async def test_acks_all_waits_until_the_batch_is_visible(ask, memory, batch, aut
     assert (answered[0].error_code, answered[0].base_offset) == (0, 1)
 
 
+async def test_acks_of_the_leader_on_a_replicated_log_are_those_of_all(ask, memory, batch):
+    """Until the batch is accepted it is in memory alone, and void if another owner has begun."""
+    memory.topics.create_now("t")
+    memory.leaders.held = memory.leaders.replicated = True
+    started = await ask.start(PRODUCE, 9, **request(batch(), acks=1))
+    assert isinstance(started.answer, Deferred)
+    memory.leaders.release()
+    answer = only(ask.parse(PRODUCE, 9, await ask.finish(started)))
+    assert (answer.error_code, answer.base_offset) == (0, 0)
+
+
 TIME_OUTS = pytest.mark.parametrize(
     ("timeout_ms", "waits_s"), [(-1, OWN_WAIT_S), (0, OWN_WAIT_S), (1500, OWN_WAIT_S), (60_000, 60)]
 )

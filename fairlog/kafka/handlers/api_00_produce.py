@@ -6,7 +6,8 @@ Behaviour
   in the answer.
 - A topic that does not exist is created, if the node is configured so.
 - acks=all, plain: answered when the batch is on disk *and* readable, so that a client that reads its own write finds
-  it. acks=1: when it is in the journal. acks=0: never; a refusal closes the connection, as in Kafka, so that the client
+  it. acks=1: when it is in the journal; on a replicated log as with acks=all, since before that it is in memory alone.
+  acks=0: never; a refusal closes the connection, as in Kafka, so that the client
   notices. If the wait for room or for the disk takes longer than the request's time-out and longer than 20 seconds, the
   answer is REQUEST_TIMED_OUT: the effect is unknown. The time-out is meant for waiting on other replicas, and there are
   none, so a short one does not cut off the wait for the node's own disk.
@@ -161,7 +162,7 @@ async def handle(context: Context, request: ProduceRequest) -> Reply:
         _hang_up_on_errors(results)
         return None
     waiting = [result for _, lines in results for result in lines if result.settled is not None]
-    if not waiting or request.acks == 1:
+    if not waiting:
         return encode(context.writer(), context.version, results)
     return Deferred(functools.partial(_finish, context, results, waiting, deadline))
 
@@ -244,7 +245,7 @@ async def _append(
         return result.fail(code, outcome.value)
     if stamps and isinstance(outcome, Appended):
         result.append_time_ms = header.max_timestamp
-    return _accepted(context, result, topic, led, header, outcome)
+    return _accepted(context, result, topic, led, header, outcome, request.acks)
 
 
 async def _open_as_it_comes(
@@ -296,6 +297,7 @@ def _accepted(
     partition: Partition,
     header: BatchHeader,
     outcome: Appended | DuplicateOf,
+    acks: int,
 ) -> _Result:
     result.log_start = partition.visibility.log_start
     base_offset = outcome.base_offset
@@ -304,6 +306,8 @@ def _accepted(
     if base_offset is None:
         base_offset = unknown_base_offset(context.client, header.record_count)
     result.base_offset = base_offset
+    if acks == 1 and not partition.is_replicated:
+        return result
     if outcome.visible_at is not None:
         result.settled = functools.partial(partition.visibility.reach, outcome.visible_at)
     elif outcome.durable_at is not None:
