@@ -48,8 +48,10 @@ PORT_DEFAULT = 9092
 NOT_THERE = ("unknown-topic", "unknown-partition")
 """Refusals of what is named and not there."""
 
-NOT_COPIED = "not-copied"
-"""The refusal to tell ends while what was answered before the question cannot be read."""
+NOT_NOW = ("not-copied", "not-coordinator")
+"""Refusals to tell ends for the moment: what was answered before the question cannot be read yet, or a shard is between
+two owners, and brokers name one another.
+"""
 
 LIST_TRIES = 5
 """So often topics are listed anew that are deleted between the list and the cut."""

@@ -34,7 +34,7 @@ import pyarrow  # pyright: ignore[reportMissingTypeStubs]
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from pyspark_fairlog.losses import report
-from pyspark_fairlog.native import NOT_THERE, CutPartition, Native, NativeError, Partitions
+from pyspark_fairlog.native import NOT_NOW, NOT_THERE, CutPartition, Native, NativeError, Partitions
 from pyspark_fairlog.options import OptionRefused, ReadOptions
 from pyspark_fairlog.planning import Range
 from pyspark_fairlog.schema import arrow_schema
@@ -150,7 +150,7 @@ def _seek(consumer: Consumer, part: Range, offset: int) -> None:
 def _next_there(options: ReadOptions, part: Range, at: int) -> int:
     """Where to go on if the records from `at` on do not come: where the node, when asked, says that there are any.
 
-    It is `part.end` if there are none any more, and `at` if nothing is wrong with them, or the node is away.
+    It is `part.end` if there are none any more, and `at` if nothing is wrong with them, or nobody can tell just now.
     Raises DataLost, NativeError.
     """
     try:
@@ -158,6 +158,8 @@ def _next_there(options: ReadOptions, part: Range, at: int) -> int:
     except ConnectionError:
         return at
     except NativeError as refusal:
+        if refusal.kind in NOT_NOW:
+            return at
         if refusal.kind not in NOT_THERE:
             raise
         loss, there = f"{part.partition} was deleted while it was read, at {at}", part.end

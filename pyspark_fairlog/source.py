@@ -31,7 +31,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from pyspark_fairlog import planning
 from pyspark_fairlog.losses import report
-from pyspark_fairlog.native import NOT_COPIED, NOT_THERE, Native, NativeError, Partitions, TopicPattern, Topics
+from pyspark_fairlog.native import NOT_NOW, NOT_THERE, Native, NativeError, Partitions, TopicPattern, Topics
 from pyspark_fairlog.native import Selection as Selected
 from pyspark_fairlog.options import (
     Assign,
@@ -83,7 +83,7 @@ class Node:
     def ask(self, question: Callable[[Native], T]) -> T:
         """Ask, and ask again over a new connection if it breaks: questions change nothing.
 
-        So while the node has not copied what it has answered: it has waited for that itself, each time.
+        So while nobody can answer for the moment (NOT_NOW); the node has waited itself, each time.
 
         Raises ConnectionError if the node cannot be reached at first, or does not come back in time; NativeError.
         """
@@ -94,7 +94,7 @@ class Node:
             try:
                 return question(self._native)
             except NativeError as error:
-                if error.kind != NOT_COPIED or time.monotonic() > until:
+                if error.kind not in NOT_NOW or time.monotonic() > until:
                     raise
                 time.sleep(RECONNECT_S)
                 continue

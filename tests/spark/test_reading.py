@@ -219,6 +219,19 @@ def test_topic_deleted_before_it_is_read_fails_the_task_or_is_left_out(
     assert offsets(options(node.address, failOnDataLoss="false"), part("gone", 2, 8)) == []
 
 
+@pytest.mark.parametrize("kind", ["not-copied", "not-coordinator"])
+def test_shard_without_an_owner_is_waited_for(
+    node: NodeProcess, told: Told, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """As a node that is away: it says nothing of the records."""
+    monkeypatch.setattr(reading, "QUIET_S", 0)
+    told.answer = NativeError(kind, "a shard has no owner at the moment: ask again")
+    name = topics.make(node.address, f"between-{kind}")
+    silent = options(node.address, kafkaConsumer__pollTimeoutMs="500")
+    with pytest.raises(TimeoutError, match=f"no record of {name}-0 came"):
+        offsets(silent, part(name, 0, 1))
+
+
 def test_topic_made_anew_before_it_is_read_fails_the_task_or_is_left_out(node: NodeProcess, told: Told) -> None:
     """It ends below the range."""
     name = topics.make(node.address, "anew")
