@@ -111,7 +111,7 @@ class Handshake(ABC):
         if version != VERSION:
             raise Refused(
                 f"it speaks version {version} of the protocol between brokers, and this process version {VERSION}: "
-                "start all processes of the data directory with the same Fairlog",
+                "start all of them with the same Fairlog",
                 last_words,
             )
 
@@ -120,7 +120,7 @@ class Handshake(ABC):
             named = field.rstrip(b"\0").decode("ascii", "backslashreplace")
             raise Refused(
                 f"it belongs to the cluster {named!r}, and this process to {self._own.cluster_id!r}: "
-                "a process of another data directory has this address, or was given ours",
+                "a process of another cluster has this address, or was given ours",
                 last_words,
             )
 
@@ -133,8 +133,8 @@ class Handshake(ABC):
     def _check_proof(self, role: bytes, transcript: bytes, proof: bytes) -> None:
         if not hmac.compare_digest(proof, self._proof(role, transcript)):
             raise Refused(
-                "it does not know the secret of this data directory: all processes must read the same file "
-                "broker-secret; if it was replaced, restart all of them"
+                "it does not know the secret of the brokers (the data directory's file broker-secret, or the cluster's "
+                "metadata): it is of another cluster, or the secret was replaced; then restart all of them"
             )
 
     def _proof(self, role: bytes, transcript: bytes) -> bytes:

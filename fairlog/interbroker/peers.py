@@ -189,7 +189,12 @@ class Peers:
                 return f"no connection and handshake within {HANDSHAKE_S:g} s"
             await self._write(shard, stream, handshake.session_key)
         except Refused as refused:
-            self._warn(f"shard {shard}", "a shard's process is not ours", address=_named(address), reason=str(refused))
+            self._warn(
+                f"shard {shard}",
+                "the process at a shard's address was refused",
+                address=_named(address),
+                reason=str(refused),
+            )
             return str(refused)
         except (OSError, trio.BrokenResourceError) as error:
             return str(error)

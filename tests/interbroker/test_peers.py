@@ -211,7 +211,7 @@ async def test_wrong_secret_is_told_and_nothing_gets_through(clock: MockClock, d
         await b.start()
         await pass_by(55)
     assert a.has_connected() == b.has_connected() == 0
-    told = [line for line in lines if line["event"] == "a shard's process is not ours"]
+    told = [line for line in lines if line["event"] == "the process at a shard's address was refused"]
     assert "does not know the secret" in told[0]["reason"]
     assert "broker-secret" in told[0]["reason"]
     assert 2 <= len(told) <= 20
@@ -226,7 +226,7 @@ async def test_process_of_another_cluster_is_told_by_both(clock: MockClock, dire
         await b.start()
         await pass_by(20)
     assert a.has_connected() == b.has_connected() == 0
-    for event in ("a shard's process is not ours", "a connection to the brokers' listener was refused"):
+    for event in ("the process at a shard's address was refused", "a connection to the brokers' listener was refused"):
         reasons = {line["reason"] for line in lines if line["event"] == event}
         assert any("belongs to the cluster 'another'" in reason for reason in reasons)
         assert any("and this process to 'another'" in reason for reason in reasons)

@@ -151,7 +151,7 @@ async def test_tool_without_the_secret_is_refused(process: Process) -> None:
 
     def tool() -> None:
         with (
-            pytest.raises(CannotHold, match="does not know the secret of this data directory"),
+            pytest.raises(CannotHold, match="does not know the secret of the brokers"),
             to(process, secret=b"x" * 32),
         ):
             raise AssertionError("there is no connection")
