@@ -81,7 +81,8 @@ def _shown(nodes: FairlogCluster, *, keep: bool) -> int:
     )
     _print_owners(admin)
     findings = [_finding(nodes.bootstrap, partition, writer.committed) for partition in range(PARTITIONS)]
-    wrong = [finding for finding in (*findings, writer.failed) if finding]
+    stood = "" if len(writer.committed) > before else "nothing was committed after the kill"
+    wrong = [finding for finding in (*findings, writer.failed, stood) if finding]
     for finding in wrong:
         console.print(f"[red]{finding}[/red]")
     if not wrong:
@@ -134,7 +135,11 @@ class _Writer:
                 if not error.txn_requires_abort():
                     self.failed = f"the producer cannot go on: {error}"
                     return
-                self._producer.abort_transaction(WAIT_S)
+                try:
+                    self._producer.abort_transaction(WAIT_S)
+                except KafkaException as further:
+                    self.failed = f"the producer cannot abort: {further.args[0]}"
+                    return
             else:
                 self.committed.append(value)
                 self.longest_s = max(self.longest_s, time.monotonic() - began)
@@ -142,6 +147,8 @@ class _Writer:
     def end(self) -> None:
         self._ends.set()
         self._thread.join(WAIT_S)
+        if self._thread.is_alive():
+            self.failed = self.failed or f"a commit was not answered within {WAIT_S:.0f} s"
 
 
 def _finding(bootstrap: str, partition: int, committed: list[bytes]) -> str:
