@@ -16,6 +16,8 @@
                      --peers journal,journal-2,journal-4
     cluster          transactions, a failover and plain records on three nodes, and on Kafka's brokers alone; runs only
                      if it is named, with --peers cluster,kafka-3
+    streams          what each stream costs a node with 1 to 64 shards; runs only if it is named, with
+                     --peers shards-1,shards-8,shards-32,shards-64
     spark            Spark's jobs by format("fairlog") and by the Kafka connector; runs only if it is named: it
                      installs Spark, and needs Java 17
     report           measures nothing: writes the report of the results in DIR again
@@ -37,13 +39,13 @@ import sys
 from pathlib import Path
 
 import environment
-from peers.interface import CLUSTER_NAMES, NAMES, SPREAD_NAMES
+from peers.interface import ALL_NAMES, NAMES
 
 SCENARIOS = (
     "txn-latency", "txn-throughput", "visible", "hung", "aborts", "produce", "fetch", "scale", "soak", "recovery",
     "offsets",
 )  # fmt: skip
-ONLY_NAMED = ("recovery-full", "processes", "cluster", "spark")
+ONLY_NAMED = ("recovery-full", "processes", "cluster", "streams", "spark")
 REPORT, MAKE_FINISHED = ALONE = ("report", "make-finished")
 
 
@@ -62,7 +64,7 @@ def main() -> int:
     peers: list[str] = [name for name in arguments.peers.split(",") if name]
     for given, known in (
         (scenarios, (*SCENARIOS, *ONLY_NAMED, *ALONE)),
-        (peers, (*NAMES, *SPREAD_NAMES, *CLUSTER_NAMES)),
+        (peers, ALL_NAMES),
     ):
         if strange := [name for name in given if name not in known]:
             parser.error(f"there is no {', '.join(strange)}; there are {', '.join(known)}")

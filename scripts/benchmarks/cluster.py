@@ -4,6 +4,7 @@ The peers are three nodes with their engine (`cluster`), and the same three brok
 
     within one shard, over two shards    transactions, one after the other, each begun after a pause
     failover                             the broker that coordinates them and leads their partition gets SIGKILL
+    hand-over                            it gets SIGTERM
     plain                                plain records at full speed, as `produce` sends them
 
 A pause, because Kafka writes its markers after the answer, and a client that begins at once waits for them.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -30,7 +32,7 @@ ROUND_S, WARM_UP_S, PAUSE_S = 5.0, 2.0, 0.02
 BEFORE_KILL_S, AFTER_KILL_S = 3.0, 12.0
 RECONNECT_MAX_MS = 200
 WAIT_S = 120.0
-WITHIN, OVER, FAILOVER = "within one shard", "over two shards", "failover"
+WITHIN, OVER, FAILOVER, HAND_OVER = "within one shard", "over two shards", "failover", "hand-over"
 PLAIN = next(shape for shape in plain_load.SHAPES if shape.name == "1 KB records, 1 MB requests")
 
 
@@ -71,6 +73,14 @@ class Committer:
         return committed
 
 
+def longest_wait_ms(since_ns: int, committed: Sequence[tuple[int, int]]) -> float:
+    """From one answer to the next, after that time. Raises ValueError with fewer than two answers."""
+    answers = [answered for _, answered in committed if answered > since_ns]
+    if len(answers) < 2:
+        raise ValueError("nothing was committed after the hand-over")
+    return max(after - before for before, after in pairwise(answers)) / 1e6
+
+
 def outage_ms(killed_ns: int, committed: Sequence[tuple[int, int]]) -> float:
     """The time from the kill to the end of the longest time without an answer.
 
@@ -96,21 +106,22 @@ class Cluster:
         f" one partition; after {BEFORE_KILL_S:.0f} s the broker that leads it and coordinates them gets SIGKILL; the"
         " time until the next commit is answered, with a client that connects again within"
         f" {RECONNECT_MAX_MS} ms. A node takes over after 3 s without its owner's heartbeat, Kafka after 2 s (of its"
-        f" own accord 9). *plain*: {PLAIN.name}, as in `produce`. CPU time and bytes written are those of all"
-        " processes, the engine's too."
+        " own accord 9). *hand-over*: the same with SIGTERM, after which a broker hands over what it has; the longest"
+        f" time from one answer to the next. *plain*: {PLAIN.name}, as in `produce`. CPU time and bytes written are"
+        " those of all processes, the engine's too."
     )
     lifetime = Lifetime.SCENARIO
     tuning = Tuning()
 
     def cases(self, quick: bool) -> Sequence[Case]:  # noqa: ARG002
         plain = next(case for case in plain_load.cases() if case.name == PLAIN.name)
-        return [Case(WITHIN, {"over": 1}), Case(OVER, {"over": 2}), Case(FAILOVER), plain]
+        return [Case(WITHIN, {"over": 1}), Case(OVER, {"over": 2}), Case(FAILOVER), Case(HAND_OVER), plain]
 
     def measure(self, bench: Bench, peer: Peer, case: Case, round_number: int) -> Measurements:
         if not isinstance(peer, ClusterPeer):
             raise NotMeasured("it is one broker")
-        if case.name == FAILOVER:
-            return _failover(bench, peer, round_number)
+        if case.name in (FAILOVER, HAND_OVER):
+            return _without_a_broker(bench, peer, case.name, round_number)
         if "over" in case.parameters:
             return _transactions(bench, peer, int(case.parameters["over"]))
         return produce.SCENARIO.measure(bench, peer, case, round_number)
@@ -136,8 +147,8 @@ def _transactions(bench: Bench, peer: ClusterPeer, over: int) -> Measurements:
     }
 
 
-def _failover(bench: Bench, peer: ClusterPeer, round_number: int) -> Measurements:
-    topic = transactional_id = f"failover-{round_number}"
+def _without_a_broker(bench: Bench, peer: ClusterPeer, how: str, round_number: int) -> Measurements:
+    topic = transactional_id = f"{how}-{round_number}"
     peer.create_topics([topic], PARTITIONS)
     client = bench.client(peer, "benchmarks.cluster:Committer", transactional_id, transactional_id=transactional_id)
     own, _ = led(peer, topic, transactional_id)
@@ -146,11 +157,16 @@ def _failover(bench: Bench, peer: ClusterPeer, round_number: int) -> Measurement
     )
     client.ask("run", topic=topic, partitions=own[:1], seconds=BEFORE_KILL_S + AFTER_KILL_S, pause_s=PAUSE_S)
     time.sleep(BEFORE_KILL_S)
-    killed_ns = time.monotonic_ns()
-    peer.kill_broker(leader.leader)
+    begun_ns = time.monotonic_ns()
+    if how == FAILOVER:
+        peer.kill_broker(leader.leader)
+    else:
+        peer.stop_broker(leader.leader)
     committed = client.answer()
     peer.make_whole()
-    return {"from SIGKILL to a commit": counted("ms", outage_ms(killed_ns, committed))}
+    if how == FAILOVER:
+        return {"from SIGKILL to a commit": counted("ms", outage_ms(begun_ns, committed))}
+    return {"longest wait for a commit": counted("ms", longest_wait_ms(begun_ns, committed))}
 
 
 SCENARIO = Cluster()

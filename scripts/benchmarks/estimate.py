@@ -46,6 +46,7 @@ COSTS = {
     "offsets": Cost(4.8, 5.0),
     "processes": Cost(4.5, 8.0),
     "cluster": Cost(15.0, 40.0, with_mock=False),
+    "streams": Cost(60.0, with_mock=False, warmed=False),
     "spark": Cost(35.0, 60.0, with_mock=False),
 }
 """By scenario."""

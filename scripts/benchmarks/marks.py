@@ -161,6 +161,12 @@ def _load_alone(case: str) -> Mark:
     return Mark("processes", f"rate, {case}, mock ÷ journal-2", _both("mock", "journal-2", case, "rate"), _ratio)
 
 
+def _engines_own(case: str) -> Mark:
+    """A commit through nodes against the same engine's own transaction, with the same replicas in sync."""
+    text, both = f"transaction, {case}, cluster ÷ kafka-3", _both("cluster", "kafka-3", case, "transaction")
+    return Mark("cluster", text, both, _ratio, AT_MOST, 1.5)
+
+
 _SMALL, _EVERY_100_MS, _HUNG = "10 × 2", "commit every 100 ms", "one transaction left open"
 _SEEN, _MANY_IDS = "transaction of 10 × 1 KB to 2 partitions", "100,000 ids"
 _BACK_OFF = (
@@ -220,6 +226,17 @@ MARKS: tuple[Mark, ...] = (
     *_two_processes("16 producers"),
     _load_alone("16 producers"),
     _load_alone("64 producers"),
+    _engines_own("within one shard"),
+    _engines_own("over two shards"),
+    Mark(
+        "cluster", "from SIGKILL to a commit, cluster",
+        [Figure("cluster", "failover", "from SIGKILL to a commit")], _itself, AT_MOST, 5000.0, "ms",
+        note="3 s without a heartbeat, and 2 s",
+    ),
+    Mark(
+        "cluster", "longest wait for a commit after SIGTERM, cluster",
+        [Figure("cluster", "hand-over", "longest wait for a commit")], _itself, AT_MOST, 1000.0, "ms",
+    ),
     _beside_the_connector("source, 1 KB", 0.8),
     _beside_the_connector("sink, 1 KB", 1.0, "ours exactly once, the connector's at least once"),
     _large_batches(),

@@ -7,7 +7,7 @@ from pathlib import Path
 from peers import kafka_artifacts
 from peers.clusters import FairlogNodes, KafkaAlone
 from peers.fairlog_node import FairlogNode
-from peers.interface import CLUSTER_NAMES, NAMES, SPREAD_NAMES, Missing, Peer, Tuning
+from peers.interface import ALL_NAMES, Missing, Peer, Tuning
 from peers.kafka import Kafka
 from peers.mock import Mock
 
@@ -24,7 +24,7 @@ def available(name: str, directory: Path, tuning: Tuning = _DEFAULTS) -> Peer | 
             return FairlogNode(name, directory, tuning)
         case "journal-2" | "journal-4":
             return FairlogNode(name, directory, tuning, processes=int(name.removeprefix("journal-")))
-        case "kafka" | "kafka-fsync" | "cluster" | "kafka-3":
+        case "kafka" | "kafka-fsync" | "cluster" | "kafka-3" | "shards-1" | "shards-8" | "shards-32" | "shards-64":
             try:
                 artifacts = kafka_artifacts.obtain()
             except kafka_artifacts.Unavailable as unavailable:
@@ -34,11 +34,12 @@ def available(name: str, directory: Path, tuning: Tuning = _DEFAULTS) -> Peer | 
                     return FairlogNodes(name, directory, artifacts)
                 case "kafka-3":
                     return KafkaAlone(name, directory, artifacts)
-                case _:
+                case "kafka" | "kafka-fsync":
                     return Kafka(name, directory, artifacts, tuning)
+                case _:
+                    shards = int(name.removeprefix("shards-"))
+                    return FairlogNodes(name, directory, artifacts, nodes=1, shards=shards)
         case "mock":
             return Mock(directory)
         case _:
-            raise ValueError(
-                f"there is no peer {name!r}; there are {', '.join((*NAMES, *SPREAD_NAMES, *CLUSTER_NAMES))}"
-            )
+            raise ValueError(f"there is no peer {name!r}; there are {', '.join(ALL_NAMES)}")

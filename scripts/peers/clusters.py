@@ -1,7 +1,8 @@
-"""Two clusters as peers: three brokers of Kafka alone, and three nodes of Fairlog whose journals such brokers keep.
+"""Clusters as peers: three brokers of Kafka alone, and nodes of Fairlog whose journals such brokers keep.
 
     kafka-3     client ──▶ brokers 1, 2, 3
     cluster     client ──▶ nodes 1, 2, 3 ──▶ brokers 1, 2, 3
+    shards-N    client ──▶ one node with N shards ──▶ brokers 1, 2, 3
 
 The brokers of both have the same settings (`kafka_cluster`); topics have three replicas, and two of them have what is
 answered. Figures are those of all processes together: what the nodes cost and what their engine costs is one sum.
@@ -52,6 +53,10 @@ class ClusterPeer(ABC):
     @abstractmethod
     def kill_broker(self, broker: int) -> None:
         """SIGKILL for the process with this broker, by its id in Metadata."""
+
+    @abstractmethod
+    def stop_broker(self, broker: int) -> None:
+        """SIGTERM for that process, and wait for its end. Raises TimeoutError."""
 
     @abstractmethod
     def make_whole(self) -> None:
@@ -105,6 +110,9 @@ class KafkaAlone(ClusterPeer):
     def kill_broker(self, broker: int) -> None:
         self.kafka.kill(broker)
 
+    def stop_broker(self, broker: int) -> None:
+        self.kafka.leave(broker)
+
     def make_whole(self) -> None:
         self.kafka.heal()
         deadline = time.monotonic() + _WHOLE_S
@@ -124,21 +132,28 @@ class KafkaAlone(ClusterPeer):
 
 
 class FairlogNodes(ClusterPeer):
-    """`cluster`: three nodes, a copy of each of three shards on each, and their engine."""
+    """`cluster`: three nodes, a copy of each of three shards on each, and their engine. `shards-N`: one node."""
 
     transactional_isolation: Isolation = "read_uncommitted"
 
-    def __init__(self, name: str, directory: Path, artifacts: Artifacts) -> None:
+    def __init__(self, name: str, directory: Path, artifacts: Artifacts, *, nodes: int = 3, shards: int = 3) -> None:
         super().__init__(name, directory, artifacts)
-        self.description = f"Fairlog {fairlog.__version__}, three nodes with three shards, journals on the same Kafka"
-        self._nodes = FairlogCluster(directory / "fairlog", self.kafka.bootstrap)
+        self.description = f"Fairlog {fairlog.__version__}, nodes: {nodes}, shards: {shards}; their engine: Kafka"
+        self._nodes = FairlogCluster(directory / "fairlog", self.kafka.bootstrap, nodes=nodes, shards=shards)
 
     @property
     def address(self) -> str:
         return self._nodes.bootstrap
 
     def start(self, timeout_s: float = 120.0) -> None:
+        self.start_engine(timeout_s)
+        self.start_nodes(timeout_s)
+
+    def start_engine(self, timeout_s: float = 120.0) -> None:
         super().start(timeout_s)
+
+    def start_nodes(self, timeout_s: float = 120.0) -> None:
+        """After the engine. Raises PeerDidNotStart."""
         self._nodes.start(timeout_s)
 
     def kill(self) -> None:
@@ -147,6 +162,9 @@ class FairlogNodes(ClusterPeer):
 
     def kill_broker(self, broker: int) -> None:
         self._nodes.kill(broker // BROKERS_OF_A_NODE)
+
+    def stop_broker(self, broker: int) -> None:
+        self._nodes.leave(broker // BROKERS_OF_A_NODE)
 
     def make_whole(self) -> None:
         for node in self._nodes.nodes:
@@ -159,8 +177,13 @@ class FairlogNodes(ClusterPeer):
             time.sleep(_POLL_S)
 
     def pids(self) -> Sequence[int]:
-        engine = [self.kafka.pid(broker) for broker in self.kafka.brokers]
-        return [*engine, *map(self._nodes.pid, self._nodes.nodes)]
+        return [*self.engine_pids(), *self.node_pids()]
+
+    def engine_pids(self) -> Sequence[int]:
+        return [self.kafka.pid(broker) for broker in self.kafka.brokers]
+
+    def node_pids(self) -> Sequence[int]:
+        return [*map(self._nodes.pid, self._nodes.nodes)]
 
     def create_topics(
         self, names: Sequence[str], partitions: int = 1, configs: Mapping[str, str] | None = None

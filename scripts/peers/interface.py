@@ -30,6 +30,11 @@ SPREAD_NAMES = ("journal-2", "journal-4")
 CLUSTER_NAMES = ("cluster", "kafka-3")
 """Several nodes on several brokers, and such brokers alone; for the scenario `cluster`."""
 
+SHARDS_NAMES = ("shards-1", "shards-8", "shards-32", "shards-64")
+"""One node with so many shards on such brokers; for the scenario `streams`."""
+
+ALL_NAMES = (*NAMES, *SPREAD_NAMES, *CLUSTER_NAMES, *SHARDS_NAMES)
+
 Isolation = Literal["read_committed", "read_uncommitted"]
 
 

@@ -131,6 +131,10 @@ class KafkaCluster:
         """SIGKILL; also a paused one."""
         self._programs[broker].kill()
 
+    def leave(self, broker: int) -> None:
+        """SIGTERM, and wait for its end. Raises TimeoutError."""
+        self._programs[broker].stop(_STOP_S)
+
     def restart(self, broker: int) -> None:
         """Start one that was killed. It takes some seconds until it answers: `wait_until_up`."""
         self._programs[broker].spawn()
