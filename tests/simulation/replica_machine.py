@@ -50,7 +50,7 @@ from tests.simulation.workers import CooperativeLock, SimulatedFlusher, Workers
 from tests.simulation.world import CURRENT, Crashed, Process
 from tests.stream.model_engine import ModelCluster
 
-TIMES = StreamTimes(failover_s=0.4, heartbeat_s=0.08, mark_every_s=0.15)
+TIMES = StreamTimes(failover_s=0.4, heartbeat_s=0.08, gives_up_s=2.0, mark_every_s=0.15)
 HASTY_S = 0.06
 """The failover time of a node that hears of no owner between two of its heartbeats: no clock decides about safety."""
 
@@ -58,7 +58,7 @@ HASTY_S = 0.06
 class HastyTimes:
     """In place of `StreamTimes`: too short ones, until all is to be well."""
 
-    heartbeat_s, mark_every_s = TIMES.heartbeat_s, TIMES.mark_every_s
+    heartbeat_s, gives_up_s, mark_every_s = TIMES.heartbeat_s, TIMES.gives_up_s, TIMES.mark_every_s
 
     def __init__(self, stopping: trio.Event) -> None:
         self._stopping = stopping
