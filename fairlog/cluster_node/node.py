@@ -127,8 +127,8 @@ async def _run(
             if copy.state is None and (here := shard_directories(settings.data_dir)):
                 raise ConfigError(
                     f"{settings.data_dir} has copies of shards ({', '.join(str(each.number) for each in here)}) and no "
-                    f"metadata: of which cluster they are is not known. Put {METADATA}/ back, or begin with an empty "
-                    "data directory (data_dir)"
+                    f"metadata: whether they are of the cluster {settings.cluster.name} is not known. Put {METADATA}/ "
+                    "back, or begin with an empty data directory (data_dir)"
                 )
             metadata = MetadataLog(stream, copy)
             async with trio.open_nursery() as background:
