@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from confluent_kafka import Consumer, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from datalog import layout
 from datalog.environment import LmdbDataLogs
@@ -205,6 +205,7 @@ class HalfCopied:
 
     def commit_in_half(self, producer: RawProducer, point: str, number: signal.Signals) -> None:
         """Commit, while the participant is killed at the point; then the others get this signal."""
+        self.wait_for_copies()
         pids = self.node.pids
         os.kill(self.node.pid, signal.SIGSTOP)  # nobody starts it again
         armed.arm(pids[PARTICIPANT], f"{point}:kill:1", self._order)
@@ -220,6 +221,15 @@ class HalfCopied:
         self.node.kill()
         commit.join(60)
         assert not commit.is_alive()
+
+    def wait_for_copies(self) -> None:
+        """Of all that was written: in a log of marker mode it is copied before the commit, and the point may lie there.
+        Whoever asks for an end waits until it can be read.
+        """
+        admin = AdminClient({"bootstrap.servers": self.node.address, "log_level": 0})
+        ends = {TopicPartition(OUT, number): OffsetSpec.latest() for number in range(PARTITIONS)}
+        for future in admin.list_offsets(ends).values():
+            future.result(WAIT_S)
 
     def partition_of(self, shard: int) -> int:
         """One that the shard leads."""
