@@ -59,7 +59,7 @@ def tour(*, keep: bool) -> int:
 
 
 def _shown(nodes: FairlogCluster, *, keep: bool) -> int:
-    admin = AdminClient({"bootstrap.servers": nodes.bootstrap})
+    admin = AdminClient({"bootstrap.servers": nodes.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(WAIT_S)
     console.print(f"Clients begin at {nodes.bootstrap}. Each shard has an owner, and a copy on another node:\n")
     _wait_until(lambda: all(map(nodes.is_in_sync, nodes.nodes)) and _are_owned(admin))
