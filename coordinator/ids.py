@@ -33,29 +33,27 @@ class ProducerIdBlocks:
         self._block_size = block_size
         self._block = range(0)
         self._fetching = trio.Lock()
-        self._fetches = 0
-        """How many were begun."""
-        self._failed: StorageFailure | None = None
-        self._failed_at = 0
-        """Why the last fetch that failed did, and which one it was."""
+        self._failures = 0
+        """How many fetches have failed."""
+        self._last_failure: StorageFailure | None = None
 
     async def next_id(self) -> ProducerId:
         """A producer id that nobody has had. Raises StorageFailure; a cancellation loses at most one block."""
-        asked = self._fetches
+        failures_before = self._failures
         while not self._block:
             async with self._fetching:
-                if self._failed is not None and self._failed_at > asked:
-                    raise self._failed
-                if not self._block:
-                    self._block = await self._fetch()
+                if self._block:
+                    break
+                if self._last_failure is not None and self._failures > failures_before:
+                    raise self._last_failure
+                self._block = await self._fetch()
         producer_id, self._block = self._block[0], self._block[1:]
         return ProducerId(producer_id)
 
     async def _fetch(self) -> range:
-        self._fetches += 1
-        number = self._fetches
         try:
             return await self._source.allot_producer_ids(self._block_size)
         except StorageFailure as failure:
-            self._failed, self._failed_at = failure, number
+            self._failures += 1
+            self._last_failure = failure
             raise

@@ -26,14 +26,15 @@ async def test_those_who_wait_for_a_fetch_that_fails_fail_with_it(autojump_clock
     source.fails = True
     blocks, failed_s = ProducerIdBlocks(source), []
 
-    async def ask():
+    async def ask(after_s):
+        await trio.sleep(after_s)  # while the fetch is under way
         with pytest.raises(StorageFailure):
             await blocks.next_id()
         failed_s.append(trio.current_time() - began_s)
 
     began_s = trio.current_time()
-    for _ in range(7):
-        nursery.start_soon(ask)
+    for number in range(7):
+        nursery.start_soon(ask, number / 10)
     await trio.sleep(100)
     assert failed_s == [pytest.approx(1)] * 7
     source.fails = False
