@@ -40,6 +40,8 @@ class Trial:
     does: Callable[[KafkaCluster, FairlogCluster], None]
     says: str
     """A pattern; NAME is the cluster's."""
+    grace_ms: int = 10_000
+    """How long the node has for its end. With 0 it hands nothing over, and says why it ends all the same."""
 
 
 def delete_shard(kafka: KafkaCluster, cluster: FairlogCluster) -> None:
@@ -111,7 +113,7 @@ def lose_metadata(kafka: KafkaCluster, cluster: FairlogCluster) -> None:
 TRIALS = {
     "shard-deleted": Trial(delete_shard, r"NAME\.shard-0 .*the topic was deleted"),
     "metadata-deleted": Trial(delete_metadata, r"NAME\.metadata .*the topic was deleted"),
-    "metadata-damaged": Trial(damage_metadata, r"NAME\.metadata is corrupt at entry \d+"),
+    "metadata-damaged": Trial(damage_metadata, r"NAME\.metadata is corrupt at entry \d+", grace_ms=0),
     "weakened": Trial(weaken, r"min\.insync\.replicas of the topic NAME\.shard-0 is 1, and 2 is wanted .*--add-config"),
     "trimmed": Trial(trim_unread, ""),
     "metadata-removed": Trial(lose_metadata, r"has copies of shards \(0\) and no metadata"),
@@ -124,8 +126,9 @@ def clusters(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> I
     """One for each trial, to which it was done when all of this had been answered."""
 
     def make(name: str) -> FairlogCluster:
+        settings = SETTINGS | {"FAIRLOG_STOP_GRACE_MS": str(TRIALS[name].grace_ms)}
         cluster = FairlogCluster(tmp_path_factory.mktemp(name), kafka.bootstrap, name=f"lost-{name}", nodes=1, shards=1,
-                                 settings=SETTINGS)  # fmt: skip
+                                 settings=settings)  # fmt: skip
         made[name] = cluster
         return cluster
 
