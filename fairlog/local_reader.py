@@ -245,10 +245,10 @@ def _names_in(content: Mapping[bytes, bytes], directory: Path) -> _Names:
         return _Names(metadata.served, metadata.placement)
     try:
         version = records.decode_format(content[records.FORMAT_KEY])
-        if version > records.GROWN_VERSION:
+        if version > records.READ_VERSIONS[-1]:
             raise StoreMismatch(
                 f"the cluster store in {directory} has format {version}, and this program reads up to "
-                f"{records.GROWN_VERSION}: run the version of Fairlog that wrote it, or a newer one"
+                f"{records.READ_VERSIONS[-1]}: run the version of Fairlog that wrote it, or a newer one"
             )
         shards = records.decode_shards(content)
         placement = Placement(shards, records.decode_first_shards(content, shards))

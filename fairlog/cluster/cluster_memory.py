@@ -42,8 +42,10 @@ class ClusterMemory(CommonMemory):
     def __init__(self, content: Mapping[bytes, bytes], features: Mapping[str, Feature]) -> None:
         """`content` is all records. Raises CorruptStorage; KeyError for a missing record."""
         version = cluster_records.decode_version(content[records.FORMAT_KEY])
-        if version != cluster_records.VERSION:
-            raise CorruptStorage(f"the metadata have version {version}; this program reads {cluster_records.VERSION}")
+        if version not in cluster_records.READ_VERSIONS:
+            raise CorruptStorage(
+                f"the metadata have version {version}; this program reads up to {cluster_records.READ_VERSIONS[-1]}"
+            )
         self.cluster = cluster_records.decode_cluster(content[cluster_records.CLUSTER_KEY])
         self.group_separator = records.decode_group_separator(content[records.GROUP_SEPARATOR_KEY])
         super().__init__(content, features)
@@ -118,6 +120,10 @@ class ClusterMemory(CommonMemory):
             return bool(nodes or gone_nodes or shards or wishes or gone_wishes)
 
         return take_in
+
+    @property
+    def _locked_format(self) -> bytes:
+        return cluster_records.encode_format(cluster_records.LOCKED_VERSION)
 
     @property
     def _counts_levels(self) -> bool:

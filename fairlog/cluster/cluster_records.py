@@ -32,6 +32,9 @@ NodeNumber = NewType("NodeNumber", int)
 
 MAGIC = "fairlog-metadata"
 VERSION = 1
+LOCKED_VERSION = 2
+"""Of metadata that say who may do what: an older program would let everybody do everything."""
+READ_VERSIONS = (1, 2)
 CLUSTER_KEY = b"cluster"
 NODE_PREFIX = b"node/"
 SHARD_PREFIX = b"shard/"
@@ -120,8 +123,8 @@ def _uuid_bytes(cluster_id: str) -> bytes:
     return base64.b64decode(cluster_id + "==", altchars=b"-_", validate=True)
 
 
-def encode_format() -> bytes:
-    return cbor_records.encode_format(MAGIC, VERSION)
+def encode_format(version: int = VERSION) -> bytes:
+    return cbor_records.encode_format(MAGIC, version)
 
 
 def decode_version(value: bytes) -> int:

@@ -1,7 +1,7 @@
 """What every cluster store holds, as values, kept in step with its records. Pure.
 
-Topics, configs, features, producer ids: a store of one machine has these (`memory`), and one of several
-(`cluster_memory`). Each adds what it alone has, by `_decode_own`.
+Topics, configs, features, producer ids, and who may do what: a store of one machine has these (`memory`), and one of
+several (`cluster_memory`). Each adds what it alone has, by `_decode_own`.
 
 Whatever happens to a record comes in by `apply`, which knows each record's bytes as they were. So another process'
 changes cost a comparison of bytes, and only the records that differ are decoded.
@@ -10,13 +10,17 @@ changes cost a comparison of bytes, and only the records that differ are decoded
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
 from uuid import UUID
 
 from fairlog.cluster import records
 from fairlog.cluster.features import Feature, FeatureLevels, first_epoch
 from fairlog.cluster.interface import Topic
 from fairlog.cluster.topic_rules import folded_name
+from fairlog.security.access_kind import AccessKind
 from fairlog_types import ShardNumber
+
+V = TypeVar("V")
 
 Changes = Mapping[bytes, bytes | None]
 """Records as they become; None for one that goes."""
@@ -35,6 +39,8 @@ class CommonMemory:
         self.next_producer_id = records.decode_count(content[records.PRODUCER_IDS_KEY], "producer-ids")
         self.broker_configs: dict[str, Mapping[str, str]] = {}
         self.group_configs: dict[str, Mapping[str, str]] = {}
+        self.access: dict[str, dict[str, object]] = {}
+        """Of each kind's name (`fairlog.security.kinds`), the values by name."""
         self.by_id: dict[UUID, Topic] = {}
         self.by_log_topic: dict[str, Topic] = {}
         """By the `topic` of its logs: who leads a log is asked some twelve times in a transaction's life."""
@@ -60,6 +66,16 @@ class CommonMemory:
             return {records.dropped_key(topic_id, shard): records.encode_dropped()}
         gone = [records.topic_key(topic_id), *(records.dropped_key(topic_id, noting) for noting in noted)]
         return dict.fromkeys(gone)
+
+    def with_access(self, kind: AccessKind[V], values: Mapping[str, V | None]) -> Changes:
+        """What sets or, with None, removes names of a table."""
+        changes = self.effective(
+            {
+                records.access_key(kind.name, name): None if value is None else records.encode_access(kind, name, value)
+                for name, value in values.items()
+            }
+        )
+        return changes and {**changes, **self.effective({records.FORMAT_KEY: self._locked_format})}
 
     def with_levels(self, chosen: Mapping[str, int]) -> Changes:
         """What sets features to these levels."""
@@ -93,6 +109,7 @@ class CommonMemory:
         old_topics, topics = (records.decode_topics(each, self.shards) for each in (before, after))
         old_groups, groups = records.decode_group_configs(before), records.decode_group_configs(after)
         broker_configs = records.decode_broker_configs(after)
+        old_access, access = records.decode_access(before), records.decode_access(after)
         levels = records.decode_features(after)
         dropped = records.decode_dropped(after, self.shards)
         counts = {
@@ -112,6 +129,10 @@ class CommonMemory:
         for group in old_groups.keys() - groups.keys():
             del self.group_configs[group]
         self.group_configs |= groups
+        for kind, name, _ in old_access:
+            del self.access[kind][name]
+        for kind, name, value in access:
+            self.access.setdefault(kind, {})[name] = value
         for topic_id in self.dropped.keys() - self.deleting.keys():
             del self.dropped[topic_id]  # the notes go with the topic
         for topic_id, shard in dropped:
@@ -122,13 +143,20 @@ class CommonMemory:
         if levels or started:
             self._set_features(levels)
         # A topic that is forgotten is not among them: nobody sees it go.
-        return bool(topics or old_groups or groups or broker_configs or levels or started or own)
+        return bool(
+            topics or old_groups or groups or broker_configs or old_access or access or levels or started or own
+        )
 
     def _decode_own(self, after: Mapping[bytes, bytes], gone: Collection[bytes], /) -> Callable[[], bool]:
         """Decode what this kind of store alone has, of records as they become, and of keys of records that go.
 
         What is answered takes it in, and tells whether a reader could see a difference. Raises CorruptStorage.
         """
+        raise NotImplementedError
+
+    @property
+    def _locked_format(self) -> bytes:
+        """The record `format` of a store that says who may do what."""
         raise NotImplementedError
 
     @property

@@ -57,8 +57,8 @@ def read_content(content: Mapping[bytes, bytes]) -> StoreContent:
     """Read a store's keys and values, of this format or an older one. Raises CorruptStorage."""
     try:
         version = records.decode_format(content[records.FORMAT_KEY])
-        if version > records.GROWN_VERSION:
-            raise CorruptStorage(f"it has format {version}, and this program reads up to {records.GROWN_VERSION}")
+        if version > records.READ_VERSIONS[-1]:
+            raise CorruptStorage(f"it has format {version}, and this program reads up to {records.READ_VERSIONS[-1]}")
         starts = records.decode_count(content[records.STARTS_KEY], "starts")
         shards = records.decode_shards(content)
         topics = records.decode_topics(content, shards)

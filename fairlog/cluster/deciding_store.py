@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 from uuid import UUID
 
 import trio
@@ -20,6 +20,7 @@ from fairlog.cluster.common_memory import Changes, CommonMemory
 from fairlog.cluster.features import FeatureLevels, FeatureUpdate
 from fairlog.cluster.interface import ConfigsChange, PartitionCopies, Topic
 from fairlog.cluster.topic_rules import check_topic_untrusted
+from fairlog.security.access_kind import AccessKind
 from fairlog_types import LogId, LogKind, ShardNumber
 from shard.placement import Placement
 
@@ -27,6 +28,7 @@ _PLACEMENT, _TOGETHER = "fairlog.placement", "together"
 """A topic's config, and its value if one shard leads all its partitions."""
 
 _Answer = TypeVar("_Answer")
+V = TypeVar("V")
 
 
 class DecidingStore(ABC):
@@ -113,6 +115,9 @@ class DecidingStore(ABC):
     def configured_groups(self) -> Collection[str]:
         return self._common.group_configs.keys()
 
+    def access(self, kind: AccessKind[V]) -> Mapping[str, V]:
+        return cast("Mapping[str, V]", self._common.access.get(kind.name, {}))
+
     def shard_of(self, log: LogId) -> ShardNumber | None:
         if log.kind == LogKind.OFFSETS.value:
             known = log.partition < self.offsets_log_count
@@ -149,6 +154,11 @@ class DecidingStore(ABC):
 
     async def alter_group_configs(self, group: str, change: ConfigsChange) -> bool:
         return await self._change(lambda: decisions.alter_group_configs(self._common, group, change))
+
+    async def alter_access(
+        self, kind: AccessKind[V], change: Callable[[Mapping[str, V]], Mapping[str, V | None]]
+    ) -> bool:
+        return await self._change(lambda: decisions.alter_access(self._common, kind, change))
 
     async def delete_topic(self, name: str) -> Topic:
         return await self._change(lambda: decisions.delete_topic(self._common, name))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar, cast
 from uuid import UUID
 
 from fairlog.cluster import records
@@ -16,7 +17,10 @@ from fairlog.cluster.common_memory import Changes, CommonMemory
 from fairlog.cluster.features import FeatureUpdate, updated_untrusted
 from fairlog.cluster.interface import ConfigsChange, InvalidTopic, Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_total_untrusted, folded_name
+from fairlog.security.access_kind import AccessKind
 from fairlog_types import ShardNumber
+
+V = TypeVar("V")
 
 
 def create_topic(
@@ -65,6 +69,14 @@ def alter_group_configs(memory: CommonMemory, group: str, change: ConfigsChange)
         return {}, False
     value = records.encode_group_configs(group, configs) if configs else None
     return {records.group_configs_key(group): value}, True
+
+
+def alter_access(
+    memory: CommonMemory, kind: AccessKind[V], change: Callable[[Mapping[str, V]], Mapping[str, V | None]]
+) -> tuple[Changes, bool]:
+    """Whether anything changes. Raises what `change` raises."""
+    changes = memory.with_access(kind, change(cast("Mapping[str, V]", memory.access.get(kind.name, {}))))
+    return changes, bool(changes)
 
 
 def delete_topic(memory: CommonMemory, name: str) -> tuple[Changes, Topic]:

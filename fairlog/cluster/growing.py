@@ -43,7 +43,8 @@ def add_shard(directory: Path, *, node_id: int, move_note: Callable[[], None]) -
                 transaction.delete(records.GROUP_JOURNALS_BEGUN_KEY)
             if memory.first_shards is None:
                 transaction.put(records.FIRST_SHARDS_KEY, records.encode_count(shards))
-            transaction.put(records.FORMAT_KEY, records.encode_format(records.GROWN_VERSION))
+            version = max(records.GROWN_VERSION, records.decode_format(memory.raw[records.FORMAT_KEY]))
+            transaction.put(records.FORMAT_KEY, records.encode_format(version))
             transaction.put(records.SHARDS_KEY, records.encode_count(shards + 1))
             reach("shards.add.before_commit")
         reach("shards.add.after_commit")

@@ -19,12 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from fairlog.cluster.features import FeatureLevels, FeatureUpdate
+from fairlog.security.access_kind import AccessKind
 from fairlog_types import LeaderEpoch, LogId, ShardNumber
 from shard.placement import Placement
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +200,10 @@ class ClusterStore(Protocol):
         """The groups for which clients have set something, in no order."""
         ...
 
+    def access(self, kind: AccessKind[V]) -> Mapping[str, V]:
+        """A table of who may do what, by name (`fairlog.security.kinds`): as it is now, and changes with the store."""
+        ...
+
     def brokers(self) -> Sequence[BrokerAddress]:
         """All brokers that have started so far, by node id. One that is down keeps its last address."""
         ...
@@ -266,6 +273,15 @@ class ClusterStore(Protocol):
 
     async def alter_group_configs(self, group: str, change: ConfigsChange) -> bool:
         """Let `change` make what clients have set for a consumer group; see `alter_broker_configs`."""
+        ...
+
+    async def alter_access(
+        self, kind: AccessKind[V], change: Callable[[Mapping[str, V]], Mapping[str, V | None]]
+    ) -> bool:
+        """Let `change` say which names of a table get which value, or with None go; whether that changed anything.
+
+        Otherwise as `alter_topic_configs`.
+        """
         ...
 
     async def delete_topic(self, name: str) -> Topic:

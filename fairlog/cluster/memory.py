@@ -70,6 +70,10 @@ class StoreMemory(CommonMemory):
         return take_in
 
     @property
+    def _locked_format(self) -> bytes:
+        return records.encode_format(records.LOCKED_VERSION)
+
+    @property
     def _counts_levels(self) -> bool:
         # One shard alone can count from the start on; several agree on what is in the store.
         return self.shards > 1

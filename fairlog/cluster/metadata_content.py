@@ -41,10 +41,10 @@ def read_metadata(content: Mapping[bytes, bytes]) -> MetadataContent:
         if records.FORMAT_KEY not in content:
             raise CorruptStorage("there are no metadata in it yet: the node was stopped before it had read any")
         version = cluster_records.decode_version(content[records.FORMAT_KEY])
-        if version > cluster_records.VERSION:
+        if version > cluster_records.READ_VERSIONS[-1]:
             raise CorruptStorage(
-                f"the metadata have version {version}, and this program reads up to {cluster_records.VERSION}: use the "
-                "version of Fairlog that wrote them, or a newer one"
+                f"the metadata have version {version}, and this program reads up to "
+                f"{cluster_records.READ_VERSIONS[-1]}: use the version of Fairlog that wrote them, or a newer one"
             )
         shards = records.decode_shards(content)
         topics = records.decode_topics(content, shards)

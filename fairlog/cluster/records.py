@@ -1,4 +1,6 @@
-"""The embedded store's records, as bytes: keys and CBOR values of format 3, or of 4 once a shard was added. Pure.
+"""The embedded store's records, as bytes: keys and CBOR values. Pure.
+
+The format is 3, 4 once a shard was added, and 5 once somebody was given an account, a right or a quota.
 
 docs/formats/cluster-store.md describes them; tests/golden/cluster-store-3.txt has them as bytes, and
 cluster-store-3-shards.txt those that only a store of several shards has, cluster-store-4.txt those of one that grew.
@@ -13,7 +15,7 @@ import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TypeGuard, cast
+from typing import NamedTuple, TypeGuard, TypeVar, cast
 from uuid import UUID
 
 import cbor2
@@ -21,13 +23,19 @@ import cbor2
 from fairlog import cbor_records
 from fairlog.cbor_records import load, shown
 from fairlog.cluster.interface import Topic
+from fairlog.security.access_kind import AccessKind
+from fairlog.security.kinds import KINDS
 from fairlog_types import CorruptStorage, ShardNumber
+
+V = TypeVar("V")
 
 MAGIC = "fairlog-cluster"
 VERSION = 3
 GROWN_VERSION = 4
 """Of a store to which a shard was added: an older program would look for its logs in other shards."""
-READ_VERSIONS = (1, 2, 3, 4)
+LOCKED_VERSION = 5
+"""Of a store that says who may do what: an older program would let everybody do everything. It may have grown."""
+READ_VERSIONS = (1, 2, 3, 4, 5)
 """1 is written by programs that lead no offsets logs, 2 by those that look for data logs in the data directory itself.
 They must not open what is written by later ones."""
 
@@ -56,6 +64,7 @@ TOPIC_PREFIX = b"topic/"
 FEATURE_PREFIX = b"feature/"
 BROKER_PREFIX = b"broker/"
 GROUP_CONFIGS_PREFIX = b"group-config/"
+ACCESS_PREFIX = b"access/"
 
 _DIGEST_BYTES = 16
 _ID_BYTES = 16
@@ -367,6 +376,45 @@ def decode_group_configs(content: Mapping[bytes, bytes]) -> dict[str, Mapping[st
                 case other:
                     raise CorruptStorage(f"the record {name} reads {shown(other)}")
     return by_group
+
+
+def access_key(kind: str, name: str) -> bytes:
+    """Of the record of a name in a table; a digest, because the name may be longer than an LMDB key (511 bytes)."""
+    return ACCESS_PREFIX + kind.encode() + b"/" + blake2b(name.encode(), digest_size=_DIGEST_BYTES).digest()
+
+
+def encode_access(kind: AccessKind[V], name: str, value: V) -> bytes:
+    return cbor2.dumps([name, kind.encode(value)], canonical=True)
+
+
+class AccessRecord(NamedTuple):
+    """A name in a table of `fairlog.security`, and its value."""
+
+    kind: str
+    name: str
+    value: object
+
+
+def decode_access(content: Mapping[bytes, bytes]) -> list[AccessRecord]:
+    """Who may do what. Raises CorruptStorage, which tells no value: it may be a secret."""
+    found: list[AccessRecord] = []
+    for key, value in content.items():
+        if key.startswith(ACCESS_PREFIX):
+            kind_name, _, digest = key.removeprefix(ACCESS_PREFIX).partition(b"/")
+            where = f"access/{kind_name.decode(errors='replace')}/{digest.hex()}"
+            kind = KINDS.get(kind_name.decode(errors="replace"))
+            if kind is None:
+                raise CorruptStorage(f"the record {where} is of no kind that this program knows")
+            match record := load(value, where):
+                case [str(name), object()] if access_key(kind.name, name) == key:
+                    try:
+                        decoded = kind.decode(name, cast("list[object]", record)[1])
+                        found.append(AccessRecord(kind.name, name, decoded))
+                    except ValueError as error:
+                        raise CorruptStorage(f"the record {where} of {name!r} cannot be read: {error}") from error
+                case _:
+                    raise CorruptStorage(f"the record {where} is not a name, under its digest, and a value")
+    return found
 
 
 def _maps_texts(value: object) -> TypeGuard[dict[str, str]]:

@@ -63,4 +63,7 @@ def show_record(key: bytes, value: bytes) -> Line:
     if key.startswith(records.GROUP_CONFIGS_PREFIX):
         ((group, configs),) = records.decode_group_configs({key: value}).items()
         return Line("group configs", {"group": group, "configs": configs})
+    if key.startswith(records.ACCESS_PREFIX):
+        ((kind, name, _),) = records.decode_access({key: value})
+        return Line(kind, {"name": name})  # its value may be a secret
     return Line(key.decode(errors="replace"), {"value": cbor2.loads(value)})

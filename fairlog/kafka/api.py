@@ -23,6 +23,7 @@ from fairlog.edge.log_limiter import LogLimiter
 from fairlog.kafka.answer_budget import AnswerBudget, AnswerRoom
 from fairlog.kafka.fetch_sessions import FetchSessionCache
 from fairlog.kafka.wire import Buffer, Reader, Writer
+from fairlog.security.principal import ANONYMOUS, Principal
 
 R = TypeVar("R")
 
@@ -57,7 +58,7 @@ CLIENT_NAME_MAX = 255
 
 @dataclass(slots=True)
 class Client:
-    """The peer at the other end of a connection, as it describes itself: nothing here is verified."""
+    """The peer at the other end of a connection, as it describes itself. Of this only `principal` is verified."""
 
     connection: int
     """The connection's ordinal: grows with each connection that the node accepts."""
@@ -67,6 +68,8 @@ class Client:
     software_name: str = ""
     """From ApiVersions v3+, as `librdkafka` or `apache-kafka-java`; empty if the client did not say."""
     software_version: str = ""
+    principal: Principal = ANONYMOUS
+    """Who the peer has shown to be."""
     lines: LogLimiter = field(default_factory=functools.partial(LogLimiter, trio.current_time))
     """Shared by all clients of the server. For log lines that a client can cause at will."""
     _polling: trio.CancelScope | None = None

@@ -253,6 +253,6 @@ def test_restore_of_an_earlier_backup_is_refused_to_that_version_before_anything
     with pytest.raises(Died):
         restore(backup)
     monkeypatch.undo()
-    monkeypatch.setattr(records, "GROWN_VERSION", 2)
+    monkeypatch.setattr(records, "READ_VERSIONS", (1, 2))
     with pytest.raises(CorruptStorage, match="it has format 3, and this program reads up to 2"):
         read_cluster_store(backup)

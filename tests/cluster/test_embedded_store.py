@@ -327,8 +327,8 @@ def test_store_of_a_newer_format_is_refused(open_store: OpenStore, tmp_path: Pat
     """An older program does not touch a newer program's store."""
     open_store().close()
     with lmdb.open(str(tmp_path / "cluster")) as environment, environment.begin(write=True) as transaction:
-        transaction.put(records.FORMAT_KEY, b"\x82\x6ffairlog-cluster\x05")
-    with pytest.raises(StoreMismatch, match="format 5"):
+        transaction.put(records.FORMAT_KEY, b"\x82\x6ffairlog-cluster\x06")
+    with pytest.raises(StoreMismatch, match="format 6"):
         open_store()
 
 
