@@ -23,6 +23,7 @@ from fairlog.edge.log_limiter import LogLimiter
 from fairlog.kafka.answer_budget import AnswerBudget, AnswerRoom
 from fairlog.kafka.fetch_sessions import FetchSessionCache
 from fairlog.kafka.wire import Buffer, Reader, Writer
+from fairlog.security.listeners import PLAIN, Listener
 from fairlog.security.principal import ANONYMOUS, Principal
 
 R = TypeVar("R")
@@ -68,6 +69,8 @@ class Client:
     software_name: str = ""
     """From ApiVersions v3+, as `librdkafka` or `apache-kafka-java`; empty if the client did not say."""
     software_version: str = ""
+    listener: Listener = PLAIN
+    """Where it came in."""
     principal: Principal = ANONYMOUS
     """Who the peer has shown to be."""
     lines: LogLimiter = field(default_factory=functools.partial(LogLimiter, trio.current_time))
