@@ -1,5 +1,5 @@
 """What all tests share: their order, what properties promise, on how many processes their nodes run (`processes.py`),
-what CI may skip (`lacking.py`), and how one that hangs ends (`hung.py`).
+which of their combinations run (`pairs.py`), what CI may skip (`lacking.py`), and how one that hangs ends (`hung.py`).
 
 A process runs all tests of a file, and all those of tests/on_kafka: they share three brokers, which end with the last
 of them. What takes longest comes first, lest one process be left with it when the others are done. No property promises
@@ -17,6 +17,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from tests import hung, lacking
+from tests.pairs import drop_other_halves
 from tests.processes import processes as processes
 from tests.processes import skip_on_several, spread
 
@@ -68,7 +69,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     skip_on_several(item)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    drop_other_halves(config, items)
     items.sort(key=_rank)
 
 

@@ -18,6 +18,7 @@ from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.offset_drivers import OffsetsDriver, offsets_of
 from tests.clients.raw_client import NONE, UNSTABLE_OFFSET_COMMIT, RawClient, batch
 from tests.clients.reading import Reader
+from tests.pairs import EVERY_PAIR
 from tests.processes import ALSO_ON_THREE
 
 pytestmark = [
@@ -146,6 +147,7 @@ SETTLED_S = 1.0
 """librdkafka looks for coordinators several times while it starts, by a timer of half a second."""
 
 
+@EVERY_PAIR
 @BOTH_MODES
 def test_offsets_in_transactions_take_one_request_each(
     fresh_node: Callable[..., NodeProcess], mode: Mode, client: ClientKind, group: str
@@ -191,6 +193,7 @@ def requests(node: NodeProcess) -> Counter[str]:
     return Counter(line["api"] for line in lines if line["event"] == "request")
 
 
+@EVERY_PAIR
 @BOTH_MODES
 def test_offsets_survive_a_kill_for_clients_that_stay(
     fresh_node: Callable[..., NodeProcess], mode: Mode, client: ClientKind, new_id: Callable[[], str], group: str

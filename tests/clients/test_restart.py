@@ -11,6 +11,7 @@ from tests.clients.conftest import make_topic
 from tests.clients.drivers import CONFLUENT, ClientKind
 from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.reading import Reader, assert_topic_holds
+from tests.pairs import EVERY_PAIR
 from tests.processes import ALSO_ON_THREE
 
 pytestmark = [
@@ -21,6 +22,7 @@ pytestmark = [
 ]
 
 
+@EVERY_PAIR
 @BOTH_MODES
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_restart_keeps_what_was_answered_and_what_was_open(

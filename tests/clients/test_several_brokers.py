@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from scripts.node_process import START_S, NodeProcess
 from tests.clients import raw_client as raw
 from tests.clients.conftest import make_topic
-from tests.clients.drivers import CONFLUENT, ClientKind
+from tests.clients.drivers import CLIENTS, CONFLUENT, ClientKind
 from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.offset_drivers import offsets_of
 from tests.clients.raw_client import GROUP, NONE, TRANSACTION, RawClient, batch, leader_id_of
@@ -231,9 +231,12 @@ def test_transaction_over_all_shards_and_a_group_of_another_is_whole(
 
 
 @pytest.mark.parametrize(
-    ("victim", "mode"),
-    [*((victim, Mode.JOURNAL) for victim in range(SEVERAL)), (1, Mode.MARKERS)],
-    ids=lambda value: value.value if isinstance(value, Mode) else None,
+    ("client", "victim", "mode"),
+    [
+        *((client, victim, Mode.JOURNAL) for victim, client in enumerate(CLIENTS)),
+        (CLIENTS[0], 1, Mode.MARKERS),
+    ],
+    ids=lambda value: value.value if isinstance(value, Mode) else getattr(value, "name", None),
 )
 def test_process_that_is_killed_loses_nothing_that_was_answered_or_open(
     fresh_node: Callable[..., NodeProcess], mode: Mode, client: ClientKind, victim: int
@@ -265,8 +268,7 @@ def test_process_that_is_killed_loses_nothing_that_was_answered_or_open(
     assert_topic_holds(node.address, topic, kept, mode=mode)
 
 
-@BOTH_MODES
-@pytest.mark.parametrize("kills", [1, 2])
+@pytest.mark.parametrize(("kills", "mode"), [(2, Mode.JOURNAL), (1, Mode.MARKERS)])
 def test_partition_that_was_added_and_not_written_to_goes_on_when_its_process_is_killed(
     fresh_node: Callable[..., NodeProcess], new_id: Callable[[], str], mode: Mode, kills: int
 ) -> None:

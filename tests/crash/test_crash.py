@@ -1,6 +1,6 @@
 """SIGKILL and power cuts, hundreds of times, under load; and the proof that this test can fail.
 
-Each run keeps one directory over all its kills; those that keep every promise kill 228 times together. To repeat a run:
+Each run keeps one directory over all its kills; those that keep every promise kill 168 times together. To repeat a run:
 `CRASH_SEED=<seed> python3 scripts/test.py
 tests/crash -k <test>`; the seed stands in every failure and in the summary that `-rP` shows.
 """
@@ -18,9 +18,9 @@ from tests.crash.harness import MARKERS, MIXED, POINTS, CrashRun, CrashTestFaile
 
 pytestmark = pytest.mark.slow
 
-KILLS_PER_RUN = 28
-RUNS = 4
-POWER_CUTS_PER_RUN = 20
+KILLS_PER_RUN = 24
+RUNS = 3
+POWER_CUTS_PER_RUN = 16
 KILLS_TILL_RED = 200
 """At most: a run ends with the first that is red, mostly within ten. How sure that is stands in docs/reliability.md."""
 

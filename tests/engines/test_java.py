@@ -17,6 +17,7 @@ from tests.engines import topics
 from tests.engines.full import FULL
 from tests.engines.jvm import CLIENTS_3, CLIENTS_4, Engine
 from tests.engines.programs import Conversation, Workers, run_json
+from tests.pairs import EVERY_PAIR
 from tests.processes import ALSO_ON_THREE, kill_some
 
 PRODUCER = {
@@ -84,6 +85,7 @@ def test_idempotent_producer_over_kills_of_the_node_writes_each_record_once_in_o
     assert java_reads(clients, node.address, topic, 2, "read_uncommitted") == truth
 
 
+@EVERY_PAIR
 @ALSO_ON_THREE
 @BOTH_MODES
 def test_transactions_commit_abort_and_fence(
