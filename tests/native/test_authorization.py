@@ -12,7 +12,7 @@ from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.log_limiter import LogLimiter
 from fairlog.native import permissions
 from fairlog.native.protocol import OPS, NativeProtocol
-from fairlog.security.acls import Acl, Operation, ResourceType
+from fairlog.security.acls import Operation, ResourceType
 from fairlog.security.principal import ANONYMOUS
 from tests.kafka.denying import ADMIN, allow, enforce
 from tests.native.talking import Talker
@@ -90,16 +90,23 @@ async def test_who_may_is_served(locked, talker, op, acls):
 async def test_offsets_need_their_group_and_topics(locked, talker, memory):
     """As in TxnOffsetCommit. Nothing is written before all of them were asked for."""
     with_offsets = REQUESTS["commit"][1]
-    acls: list[Acl] = []
-    for more in (OF_SINK, allow(Operation.READ, GROUP, "g")):
-        acls.append(more)
-        locked(*acls)
+    needed = [OF_SINK, allow(Operation.READ, GROUP, "g"), allow(Operation.READ, TOPIC, "t")]
+    for missing in needed:
+        locked(*(each for each in needed if each is not missing))
         kind, _ = await talker.ask("commit", **with_offsets)
         assert kind == "not-authorized"
     assert memory.coordinator.calls == []
-    locked(*acls, allow(Operation.READ, TOPIC, "t"))
+    locked(*needed)
     answer = await talker.ask("commit", **with_offsets)
     assert not isinstance(answer, tuple) or answer[0] != "not-authorized"
+
+
+async def test_starts_of_a_cut_tell_nothing(locked, talker):
+    """Neither that a topic exists, nor that it does not."""
+    locked(allow(Operation.DESCRIBE, TOPIC, "hidden"))
+    for name in ("t", "nosuch"):
+        kind, _ = await talker.ask("cut", topics=["hidden"], starts=[[name, 0, 0]])
+        assert kind == "not-authorized"
 
 
 async def test_ops_make_the_checks_that_they_list(locked, talker, monkeypatch, memory):
