@@ -163,6 +163,8 @@ class Server:
                     peer=peer,
                     budget=self._budget,
                     lines=self._lines,
+                    listener=client.listener,
+                    principal=client.principal,
                 )
                 await self._serve_until_stopped(spoken)
         finally:

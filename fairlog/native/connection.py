@@ -28,10 +28,9 @@ from fairlog.edge.fatal import raise_if_fatal
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import FRAME_BYTES_PER_S, FRAME_SILENCE_S, OPENING_BYTES, FrameReader
 from fairlog.edge.hanging_up import HANG_UP_CHECK_S, has_hung_up
-from fairlog.edge.log_limiter import LogLimiter
 from fairlog.edge.malformed import Malformed
 from fairlog.edge.statistics import ApiStatistics
-from fairlog.native.calls import Call, Op
+from fairlog.native.calls import Call, Client, Op
 from fairlog.native.messages import (
     FRAME_BYTES_MAX,
     PREAMBLE,
@@ -70,20 +69,15 @@ class NativeConnection:
         served: Served,
         stream: trio.abc.Stream,
         received: bytes,
-        *,
-        ordinal: int,
-        peer: str,
+        client: Client,
         budget: FrameBudget,
-        lines: LogLimiter,
     ) -> None:
         """`received` is what was already read from the stream, from its beginning on."""
-        self._lines = lines
         self._served = served
         self._stream = stream
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
         self._received = received
-        self._ordinal = ordinal
-        self._peer = peer
+        self._client = client
         self._budget = budget
         self._stopping = False
         self._waiting = trio.CancelScope()
@@ -108,7 +102,7 @@ class NativeConnection:
             event = "a request failed by a fault of the node"
             more = self._admit_line(event)
             if more is not None:
-                log.exception(event, peer=self._peer, connection=self._ordinal, **more)
+                log.exception(event, peer=self._client.peer, connection=self._client.connection, **more)
         finally:
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(self._stream)
@@ -187,10 +181,10 @@ class NativeConnection:
             event = "request given up: its client is gone"
             more = self._admit_line(event)
             if more is not None:
-                log.info(event, api=statistics.name, peer=self._peer, **more)
+                log.info(event, api=statistics.name, peer=self._client.peer, **more)
             return False
         statistics.note_answer(len(answer), started_s)
-        log.debug("request", api=statistics.name, answer_bytes=len(answer), connection=self._ordinal)
+        log.debug("request", api=statistics.name, answer_bytes=len(answer), connection=self._client.connection)
         await self._send_frame(answer)
         return True
 
@@ -208,14 +202,19 @@ class NativeConnection:
         return answer
 
     async def _carry_out(self, op: Op, request: Request, statistics: ApiStatistics) -> bytes | HangUp:
+        broker, client = self._served.broker, self._client
+        if broker.access is not None:
+            if not broker.is_alone:
+                await broker.cluster.notice()
+            client.rights = broker.access.rights(client.principal, client.address, client.rights)
         call = Call(
-            self._served.broker,
+            broker,
             Arguments(request.op, request.arguments),
-            self._ordinal,
+            client,
             next(self._served.serials),
         )
         try:
-            return encode_result(request, await op(call))
+            return encode_result(request, await op.carry_out(call))
         except HangUp as hang_up:
             return hang_up
         except Refused as refused:
@@ -239,10 +238,12 @@ class NativeConnection:
     def _closed(self, event: str, reason: str) -> None:
         more = self._admit_line(event)
         if more is not None:
-            log.warning(event, reason=reason, action="connection closed", protocol="native", peer=self._peer, **more)
+            log.warning(
+                event, reason=reason, action="connection closed", protocol="native", peer=self._client.peer, **more
+            )
 
     def _admit_line(self, event: str) -> Mapping[str, int] | None:
-        return self._lines.admit(self._peer.rpartition(":")[0], event)
+        return self._client.admit_line(event)
 
 
 async def _cancel_when_gone(peer: trio.socket.SocketType, waiting: trio.CancelScope) -> None:

@@ -17,9 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from fairlog.broker import Broker
 from fairlog.cluster.interface import BrokerAddress
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import DESCRIBE_GROUP, DESCRIBE_TRANSACTIONAL_ID, denied
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.ownership import NO_NODE
 from fairlog.kafka.wire import Reader, Writer
@@ -64,7 +64,7 @@ async def handle(context: Context, request: FindCoordinatorRequest) -> Answer:
     version, writer = context.version, context.writer()
 
     def coordinator(key: str) -> None:
-        found = _find(context.broker, request.key_type, key)
+        found = _find(context, request.key_type, key)
         writer.string(key)
         _write_place(writer, found)
         writer.int16(found.error)
@@ -76,7 +76,7 @@ async def handle(context: Context, request: FindCoordinatorRequest) -> Answer:
     if version >= _MANY_KEYS_FROM:
         writer.array(request.keys, coordinator)
     else:
-        found = _find(context.broker, request.key_type, request.keys[0])
+        found = _find(context, request.key_type, request.keys[0])
         writer.int16(found.error)
         if version >= 1:
             writer.message(found.message)
@@ -85,14 +85,19 @@ async def handle(context: Context, request: FindCoordinatorRequest) -> Answer:
     return writer.parts()
 
 
-def _find(broker: Broker, key_type: int, key: str) -> _Found:
+def _find(context: Context, key_type: int, key: str) -> _Found:
+    broker = context.broker
     match key_type:
         case KeyType.GROUP:
+            refused = denied(context, DESCRIBE_GROUP, key)
             address = broker.coordinator_of_group(key)
         case KeyType.TRANSACTIONAL_ID:
+            refused = denied(context, DESCRIBE_TRANSACTIONAL_ID, key)
             address = broker.coordinator_of(key)
         case _:
             return _Found(_NOWHERE, ErrorCode.INVALID_REQUEST, f"there is no coordinator for keys of type {key_type}")
+    if refused is not None:
+        return _Found(_NOWHERE, refused)
     if address is None:
         return _Found(_NOWHERE, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator has not started yet: ask again")
     return _Found(address)
@@ -104,4 +109,4 @@ def _write_place(writer: Writer, found: _Found) -> None:
     writer.int32(found.address.port)
 
 
-API = Api(10, "FindCoordinator", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(10, "FindCoordinator", SERVED, FLEXIBLE_FROM, decode, handle, (DESCRIBE_GROUP, DESCRIBE_TRANSACTIONAL_ID))
