@@ -13,6 +13,8 @@ import trio
 
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.log_limiter import LogLimiter
+from fairlog.security.principal import Principal
+from fairlog.security.sign_in import SignIn
 
 
 class Served(Protocol):
@@ -47,10 +49,13 @@ class ListenerProtocol(Protocol):
         peer: str,
         budget: FrameBudget,
         lines: LogLimiter,
+        principal: Principal,
+        sign_in: SignIn | None,
     ) -> Served:
         """A connection, of which `received` is read already.
 
         `ordinal` grows with each connection that the node accepts, `peer` is for log lines, and `budget` is what large
-        frames of all protocols take their room from. `lines` limits what clients can have logged.
+        frames of all protocols take their room from. `lines` limits what clients can have logged. `principal` is who
+        the client has shown to be by its connection; with a `sign_in` it has to sign in first.
         """
         ...

@@ -25,6 +25,7 @@ from fairlog.kafka.fetch_sessions import FetchSessionCache
 from fairlog.kafka.wire import Buffer, Reader, Writer
 from fairlog.security.listeners import PLAIN, Listener
 from fairlog.security.principal import ANONYMOUS, Principal
+from fairlog.security.sign_in import SignIn
 
 R = TypeVar("R")
 
@@ -73,6 +74,10 @@ class Client:
     """Where it came in."""
     principal: Principal = ANONYMOUS
     """Who the peer has shown to be."""
+    sign_in: SignIn | None = None
+    """How it shows that; None on a listener that does not ask."""
+    sends_bare_tokens: bool = False
+    """Whether its next frame is a SASL message without a header: after SaslHandshake v0."""
     lines: LogLimiter = field(default_factory=functools.partial(LogLimiter, trio.current_time))
     """Shared by all clients of the server. For log lines that a client can cause at will."""
     _polling: trio.CancelScope | None = None

@@ -13,7 +13,9 @@ from fairlog.edge.log_limiter import LogLimiter
 from fairlog.edge.statistics import ApiStatistics
 from fairlog.native import batches, cuts
 from fairlog.native.calls import Op
-from fairlog.native.connection import OPENING, NativeConnection, Served
+from fairlog.native.connection import OPENING, SIGN_IN, NativeConnection, Served
+from fairlog.security.principal import ANONYMOUS, Principal
+from fairlog.security.sign_in import SignIn
 
 OPS: Mapping[str, Op] = {
     "join": batches.join,
@@ -33,9 +35,12 @@ class NativeProtocol:
 
     def __init__(self, broker: Broker) -> None:
         self._served = Served(
-            broker, {name: (op, ApiStatistics(f"native {name}")) for name, op in OPS.items()}, itertools.count(1)
+            broker,
+            {name: (op, ApiStatistics(f"native {name}")) for name, op in OPS.items()},
+            itertools.count(1),
+            ApiStatistics(f"native {SIGN_IN}"),
         )
-        self.statistics = [statistics for _, statistics in self._served.ops.values()]
+        self.statistics = [*(statistics for _, statistics in self._served.ops.values()), self._served.sign_ins]
         """The counts of each op. Refusals are counted by kind."""
 
     def connection(
@@ -47,5 +52,17 @@ class NativeProtocol:
         peer: str,
         budget: FrameBudget,
         lines: LogLimiter,
+        principal: Principal = ANONYMOUS,
+        sign_in: SignIn | None = None,
     ) -> NativeConnection:
-        return NativeConnection(self._served, stream, received, ordinal=ordinal, peer=peer, budget=budget, lines=lines)
+        return NativeConnection(
+            self._served,
+            stream,
+            received,
+            ordinal=ordinal,
+            peer=peer,
+            budget=budget,
+            lines=lines,
+            principal=principal,
+            sign_in=sign_in,
+        )

@@ -6,5 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairlog.security.access_kind import AccessKind
+from fairlog.security.made_up import SECRETS
+from fairlog.security.users import USERS
 
-KINDS: Mapping[str, AccessKind[Any]] = {kind.name: kind for kind in ()}
+_ALL: tuple[AccessKind[Any], ...] = (USERS, SECRETS)
+
+KINDS: Mapping[str, AccessKind[Any]] = {kind.name: kind for kind in _ALL}

@@ -42,6 +42,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "admin.token": ("sixteen-letters-", Secret("sixteen-letters-")),
     "journal.engine": ("files", None),
     "engine.client_properties": ("tls.properties", Path("tls.properties")),
+    "sasl.mechanisms": ("PLAIN, SCRAM-SHA-512", ("PLAIN", "SCRAM-SHA-512")),
     "admin.hosts": ("broker.example, other", ("broker.example", "other")),
 }
 

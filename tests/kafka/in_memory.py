@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 from uuid import UUID
 
 import trio
@@ -51,6 +52,7 @@ from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
 from fairlog.live_group_configs import LiveGroupConfigs
 from fairlog.live_settings import LiveSettings
+from fairlog.security.access_kind import AccessKind
 from fairlog.topic_configs import is_together
 from fairlog_types import (
     LogId,
@@ -68,6 +70,8 @@ from shard.offset_messages import OffsetsRefused
 from shard.placement import Placement
 from tests.kafka.in_memory_logs import LEADER_EPOCH, MemoryDataLogs, MemoryLeaders
 
+V = TypeVar("V")
+
 
 class MemoryCluster:
     cluster_id = "fairlog-memory-cluster"
@@ -84,6 +88,8 @@ class MemoryCluster:
         self.by_name: dict[str, Topic] = {}
         self.features = FeatureLevels(FEATURES, {}, 1 << 24)
         self.of_brokers: dict[str, Mapping[str, str]] = {}
+        self.tables: dict[str, Mapping[str, Any]] = {}
+        self.change = trio.Event()
         self.of_groups: dict[str, Mapping[str, str]] = {}
         self.failure: Exception | None = None
         self.racks: dict[int, str] = {}
@@ -140,6 +146,25 @@ class MemoryCluster:
 
     def topic(self, name: str) -> Topic | None:
         return self.by_name.get(name)
+
+    def access(self, kind: AccessKind[V]) -> Mapping[str, V]:
+        return self.tables.get(kind.name, {})
+
+    async def alter_access(
+        self, kind: AccessKind[V], change: Callable[[Mapping[str, V]], Mapping[str, V | None]]
+    ) -> bool:
+        if self.failure is not None:
+            raise self.failure
+        before = self.access(kind)
+        changed = {**before, **change(before)}
+        self.tables[kind.name] = {name: value for name, value in changed.items() if value is not None}
+        self.generation += 1
+        self.change.set()
+        self.change = trio.Event()
+        return self.tables[kind.name] != before
+
+    def changed(self) -> trio.Event:
+        return self.change
 
     def broker_configs(self, resource: str) -> Mapping[str, str]:
         return self.of_brokers.get(resource, {})
