@@ -27,6 +27,7 @@ from fairlog.config_values import (
     read_directory,
     read_file_or_none,
     read_journals,
+    read_mechanisms,
     read_name_or_empty,
     read_names,
     read_principals,
@@ -490,6 +491,66 @@ class AdminSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SaslSettings:
+    """How clients sign in at listeners that ask (SASL_PLAINTEXT, SASL_SSL). docs/security.md describes it."""
+
+    mechanisms: tuple[str, ...] = key(
+        ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"),
+        read_mechanisms,
+        "The SASL mechanisms, with commas between them: SCRAM-SHA-256, SCRAM-SHA-512 and PLAIN by users' passwords, "
+        "OAUTHBEARER by tokens. Kafka's sasl.enabled.mechanisms.",
+        default_text="`SCRAM-SHA-256,SCRAM-SHA-512,PLAIN`",
+    )
+    plain_without_tls: bool = key(
+        False,
+        read_switch,
+        "Also offer PLAIN on listeners without TLS, where everybody on the line can read the password.",
+    )
+    max_reauth_ms: int = key(
+        0,
+        whole(0, 2**31 - 1),
+        "Milliseconds after which a client has to sign in again, on the same connection (KIP-368); else it is closed "
+        "with the next request. 0: never. Kafka's connections.max.reauth.ms.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OauthSettings:
+    """Tokens that clients sign in with, with OAUTHBEARER in sasl.mechanisms (KIP-768)."""
+
+    jwks: str = key(
+        "",
+        read_text_or_empty,
+        "The issuer's public keys, a JSON Web Key Set: an https URL, or a file. Kafka's "
+        "sasl.oauthbearer.jwks.endpoint.url.",
+        default_text="none",
+    )
+    issuer: str = key(
+        "",
+        read_text_or_empty,
+        "Who tokens have to be from (iss). Kafka's sasl.oauthbearer.expected.issuer.",
+        default_text="none",
+    )
+    audience: str = key(
+        "",
+        read_text_or_empty,
+        "Whom tokens have to be for (aud); of several, with commas between them, one. Kafka's "
+        "sasl.oauthbearer.expected.audience.",
+        default_text="none",
+    )
+    principal_claim: str = key(
+        "sub",
+        read_text_or_empty,
+        "The claim that has the user's name. Kafka's sasl.oauthbearer.sub.claim.name.",
+    )
+    clock_skew_s: int = key(
+        30,
+        whole(0, 3600),
+        "Seconds by which the issuer's clock and the node's may differ. Kafka's sasl.oauthbearer.clock.skew.seconds.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LogSettings:
     """The node's own log lines, on stderr."""
 
@@ -567,6 +628,8 @@ class Settings:
     groups: GroupSettings = GroupSettings()
     authorizer: AuthorizerSettings = AuthorizerSettings()
     admin: AdminSettings = AdminSettings()
+    sasl: SaslSettings = SaslSettings()
+    oauth: OauthSettings = OauthSettings()
     log: LogSettings = LogSettings()
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib.util
 import os
 import re
 import tomllib
@@ -21,6 +22,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from fairlog.config import ENVIRONMENT_PREFIX, KEYS, PROCESS_VARIABLE, ConfigError, GroupSettings, Settings
 from fairlog.config_values import Untyped, read_secret
+from fairlog.security.mechanisms import OAUTHBEARER
 
 _FLAGS = {"admin.listen": "--admin", "journal.engine": "--journals", "cluster.name": "--cluster"}
 """Flags that are not called like their key."""
@@ -200,9 +202,27 @@ def _check_cluster(settings: Settings) -> None:
         )
 
 
+def _check_tokens(settings: Settings) -> None:
+    """What must hold where clients sign in with tokens."""
+    if OAUTHBEARER not in settings.sasl.mechanisms:
+        return
+    for name in ("jwks", "issuer", "audience", "principal_claim"):
+        if not getattr(settings.oauth, name):
+            raise ConfigError(f"sasl.mechanisms has {OAUTHBEARER}, and oauth.{name} is not set")
+    jwks = settings.oauth.jwks
+    if "://" in jwks and not jwks.startswith("https://"):
+        raise ConfigError(f"oauth.jwks ({jwks}) is neither a file nor an https URL")
+    if importlib.util.find_spec("jwt") is None or importlib.util.find_spec("cryptography") is None:
+        raise ConfigError(
+            f"sasl.mechanisms has {OAUTHBEARER}, which needs the packages PyJWT and cryptography: "
+            "pip install 'fairlog[oauth]'"
+        )
+
+
 def _check(settings: Settings) -> None:
     """What must hold between keys."""
     _check_cluster(settings)
+    _check_tokens(settings)
     transactions, requests, journal = settings.transactions, settings.requests, settings.journal
     if transactions.min_timeout_ms > transactions.max_timeout_ms:
         raise ConfigError(

@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from fairlog.security.mechanisms import MECHANISMS
+
+_SASL = "SASL_PLAINTEXT://"
+
 SECRET_CHARACTERS_MIN = 16
 """So many random ones cannot be tried out."""
 
@@ -42,6 +46,11 @@ class Address:
         if not port.isascii() or not port.isdigit() or int(port) > 65535:
             raise ValueError("the port is a number from 0 to 65535")
         return cls(host, int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class SaslAddress(Address):
+    """An address where clients have to sign in: SASL_PLAINTEXT://HOST:PORT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +126,9 @@ def read_addresses(value: object) -> Address:
     """One HOST:PORT, or one for each shard with commas between them: then a FirstAddress."""
     if isinstance(value, Address):
         return value
+    if isinstance(value, str) and value.startswith(_SASL):
+        address = Address.parse(value.removeprefix(_SASL))
+        return SaslAddress(address.host, address.port)
     items: Sequence[object] = [value]
     if isinstance(value, str):
         items = value.split(",")
@@ -156,6 +168,17 @@ def read_principals(value: object) -> tuple[str, ...]:
     if not all(re.fullmatch(r"[^:]+:.+", principal) for principal in principals):
         raise ValueError("principals are needed, KIND:NAME each, such as User:admin")
     return principals
+
+
+def read_mechanisms(value: object) -> tuple[str, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
+        raise ValueError("names of mechanisms are needed, with commas between them")  # noqa: TRY004 (what readers raise)
+    names = tuple(read_text(item).strip() for item in cast("Sequence[object]", items))
+    unknown = [name for name in names if name not in MECHANISMS]
+    if unknown or not names:
+        raise ValueError(f"mechanisms are {', '.join(MECHANISMS)}{_unquoted(unknown[0]) if unknown else ''}")
+    return names
 
 
 def read_switch(value: object) -> bool:

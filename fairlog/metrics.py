@@ -267,6 +267,13 @@ def _edge(statistics: EdgeCounts) -> Iterator[Metric]:
     yield _counter("connections_accepted", "Connections accepted", statistics.accepted)
     yield _counter("connections_refused", "Connections closed at once: requests.connections_max", statistics.refused)
     yield _counter("requests_not_served", "Requests of APIs that are not served", statistics.not_served)
+    if statistics.sign_ins:
+        sign_ins = CounterMetricFamily(
+            "fairlog_sign_ins", "How clients have signed in, or have not", labels=["mechanism", "outcome"]
+        )
+        for (mechanism, outcome), count in sorted(statistics.sign_ins.items()):
+            sign_ins.add_metric([mechanism, outcome], count)
+        yield sign_ins
     sessions = statistics.fetch_sessions
     yield _gauge("incremental_fetch_sessions", "Fetch sessions that are remembered (KIP-227)", sessions.sessions)
     yield _gauge("incremental_fetch_partitions_cached", "Partitions of all fetch sessions", sessions.partitions)

@@ -32,7 +32,7 @@ from fairlog import __version__
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.cluster.interface import BrokerAddress
 from fairlog.config import Ready, Settings, advertised_address
-from fairlog.config_values import Address
+from fairlog.config_values import Address, SaslAddress
 from fairlog.data_directory import CLUSTER
 from fairlog.groups.offset_index import OffsetIndex
 from fairlog.interbroker import secret as broker_secret
@@ -42,6 +42,7 @@ from fairlog.neighbourhood import INTERNAL_HOST, Neighbourhood
 from fairlog.node_view import NodeView, Parts
 from fairlog.open_files import raise_open_files_limit
 from fairlog.preparation import require_cluster_store, take_over_backup
+from fairlog.security.listeners import PLAIN, SASL_PLAIN
 from fairlog.serving import ShardParts, serve_shard, shard_settings
 from fairlog_types import LeaderEpoch, ShardNumber
 from shard.directory import ShardDirectory, shard_directory
@@ -139,6 +140,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 offset_index,
                 neighbourhood,
                 advertised,
+                listener=SASL_PLAIN if isinstance(settings.listen, SaslAddress) else PLAIN,
             )
             told = partial(task_status.started, Ready(advertised, admin))
             await serve_shard(parts, listeners, _Stages(parts, last_run, view, started, told), life, stop)

@@ -48,6 +48,8 @@ class EdgeCounts:
     refused: int
     not_served: int
     fetch_sessions: FetchSessionStatistics
+    sign_ins: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    """By mechanism and outcome."""
 
 
 @dataclass(frozen=True, slots=True)

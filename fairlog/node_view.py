@@ -66,6 +66,7 @@ from fairlog.node_statistics import (
 )
 from fairlog.retention.task import Retention
 from fairlog.topic_configs import transactions
+from fairlog.user_accounts import StoreAccounts
 from fairlog_types import LogId, LogKind, ShardNumber, TxId
 from partition.partition import Partition
 from shard.partitions import Partitions
@@ -146,6 +147,9 @@ class NodeView:
         if self._parts is None:
             raise NotServing
         return self._parts
+
+    def accounts(self) -> StoreAccounts:
+        return StoreAccounts(self._there().cluster)
 
     # --- the node, topics, groups -----------------------------------------------------------------
 
@@ -460,7 +464,15 @@ async def _journals(parts: Parts, failed_group: int) -> JournalStatistics:
 
 def _edge(edge: EdgeStatistics, native: Sequence[ApiStatistics], sessions: FetchSessionCache) -> EdgeCounts:
     apis = [_api(api) for api in [*(api for _, api in sorted(edge.apis.items())), *native]]
-    return EdgeCounts(apis, edge.connected, edge.accepted, edge.refused, edge.not_served, sessions.statistics())
+    return EdgeCounts(
+        apis,
+        edge.connected,
+        edge.accepted,
+        edge.refused,
+        edge.not_served,
+        sessions.statistics(),
+        dict(edge.sign_ins),
+    )
 
 
 def _api(api: ApiStatistics) -> ApiCounts:

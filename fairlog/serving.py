@@ -42,6 +42,7 @@ from fairlog.native.protocol import NativeProtocol
 from fairlog.neighbourhood import Coordinators, Neighbourhood
 from fairlog.node_view import Parts
 from fairlog.retention.task import Retention
+from fairlog.security.listeners import PLAIN, Listener
 from fairlog.topics import LocalTopics
 from journal.journal import Fsync
 from shard.offsets import OffsetsLogs
@@ -68,6 +69,8 @@ class ShardParts:
     """Whether the shard may have another owner by now (`Broker.has_ended`)."""
     appends_wait: Callable[[], bool] = field(default=lambda: False)
     """Whether nothing new is begun for now (`Broker.appends_wait`)."""
+    listener: Listener = PLAIN
+    """What clients come in by."""
 
 
 class Stages(Protocol):
@@ -170,7 +173,7 @@ async def serve_shard(
                 retention,
             )
             stages.complete(shown)
-            await serving.start(server.serve, list(listeners))
+            await serving.start(server.serve, list(listeners), parts.listener)
             life.shield = True
             stages.serves()
             await stop.wait()

@@ -84,7 +84,7 @@ class ClusterAdmin:
     async def _serve(self) -> None:
         files = await trio.to_thread.run_sync(assets.load, assets.CLUSTER_PAGE)
         app = make_cluster_app(
-            lambda: self.status, metrics.exposition, self.move, token=TOKEN, host_names=(), assets=files
+            lambda: self.status, metrics.exposition, self.move, lambda: None, token=TOKEN, host_names=(), assets=files
         )
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         async with listener, open_admin_server(app, [listener]):

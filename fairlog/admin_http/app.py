@@ -9,6 +9,7 @@
     /api/transactions        live ones, and the last that ended
     /api/transactional-id    one id, and where its last transactions are
     /api/transactions/abort  POST: abort one; needs the admin token
+    /api/users/…             POST: list, add, change and delete users; needs the admin token
 
 Expensive documents are made at a limited rate (`cached`), however many clients ask; documents that are asked for by
 name cost what a page of them costs. An error is a document, too: `{"error": "<a sentence>"}`. docs/admin-http.md
@@ -42,6 +43,7 @@ from fairlog.admin_http.documents import Document
 from fairlog.admin_http.guard import Guard
 from fairlog.admin_http.health import health
 from fairlog.admin_http.shards import Shards
+from fairlog.admin_http.users import user_routes
 from fairlog.admin_http.view import AbortOutcome, Node, NotServing
 from fairlog_types import TxId
 
@@ -88,6 +90,7 @@ def make_app(
         Route("/api/transactions", api.transactions),
         Route("/api/transactional-id", api.transactional_id),
         Route("/api/transactions/abort", api.abort, methods=["POST"]),
+        *user_routes(api.changing, node.accounts),
         *(Route(path, serving(asset)) for path, asset in assets.items()),
     ]
     handlers = {HTTPException: http_error, NotServing: _not_serving, Exception: _fault}
@@ -98,7 +101,7 @@ def make_app(
 class _Api:
     def __init__(self, node: Node, token: str, shards: Shards | None) -> None:
         self._node = node
-        self._changing = ChangingCalls(token)
+        self.changing = ChangingCalls(token)
         self._shards = shards
         self._asking_shards = trio.Lock()
         self._brokers = Cached(self._make_brokers, fresh_s=FRESH_S)
@@ -165,7 +168,7 @@ class _Api:
         return JSONResponse(documents.transactional_id(found, self._node.place_of))
 
     async def abort(self, request: Request) -> Response:
-        self._changing.admit(request)
+        self.changing.admit(request)
         transactional_id, txid = _read_abort_untrusted(await body(request))
         outcome = await self._node.abort(transactional_id, txid)
         log.info(

@@ -4,6 +4,7 @@
     /api/cluster       the cluster as this node knows it: nodes, shards, their copies, the engine
     /api/shards/move   POST: ask that a node owns a shard; needs the admin token
                                            /metrics    for Prometheus
+    /api/users/…       POST: list, add, change and delete users; needs the admin token
 
 docs/admin-http.md describes the documents.
 """
@@ -11,7 +12,7 @@ docs/admin-http.md describes the documents.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -29,6 +30,7 @@ from fairlog.admin_http.assets import Asset
 from fairlog.admin_http.changing import ChangingCalls, body, peer
 from fairlog.admin_http.cluster_view import Look, Metrics, Move, MoveOutcome, Status
 from fairlog.admin_http.guard import Guard
+from fairlog.admin_http.users import Accounts, user_routes
 
 log = structlog.get_logger()
 
@@ -42,7 +44,14 @@ _STATUS = {
 
 
 def make_cluster_app(
-    look: Look, metrics: Metrics, move: Move, *, token: str, host_names: tuple[str, ...], assets: Mapping[str, Asset]
+    look: Look,
+    metrics: Metrics,
+    move: Move,
+    accounts: Callable[[], Accounts | None],
+    *,
+    token: str,
+    host_names: tuple[str, ...],
+    assets: Mapping[str, Asset],
 ) -> ASGIApp:
     """The ASGI application. `token` is what changing calls need; `host_names` are answered to beside addresses."""
     changing = ChangingCalls(token)
@@ -65,8 +74,14 @@ def make_cluster_app(
     def known() -> Status:
         status = look()
         if status is None:
-            raise HTTPException(503, "the node does not know the cluster yet: it waits for the engine")
+            raise _not_known()
         return status
+
+    def known_accounts() -> Accounts:
+        found = accounts()
+        if found is None:
+            raise _not_known()
+        return found
 
     async def page(request: Request) -> Response:
         status, accept = look(), request.headers.get("accept", "")
@@ -87,10 +102,15 @@ def make_cluster_app(
         Route("/api/cluster", cluster),
         Route("/api/shards/move", move_shard, methods=["POST"]),
         Route("/metrics", page),
+        *user_routes(changing, known_accounts),
         *(Route(path, serving(asset)) for path, asset in assets.items()),
     ]
     handlers = cast("Mapping[Any, Any]", {HTTPException: http_error})
     return Guard(Starlette(routes=routes, exception_handlers=handlers), names=host_names)
+
+
+def _not_known() -> HTTPException:
+    return HTTPException(503, "the node does not know the cluster yet: it waits for the engine")
 
 
 def _read_move_untrusted(content: bytes) -> tuple[int, int | None]:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from coordinator.answers import Description
 from coordinator.statistics import Step
+from fairlog.admin_http.users import Accounts
 from fairlog_types import LogId, Placement, TxId
 
 
@@ -268,6 +269,10 @@ class AbortOutcome(Enum):
 
 class Node(Protocol):
     """The node, to be looked at. What is not `async` answers from memory, in a time that is bounded."""
+
+    def accounts(self) -> Accounts:
+        """The users. Raises NotServing."""
+        ...
 
     @property
     def phase(self) -> Phase: ...

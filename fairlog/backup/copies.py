@@ -22,8 +22,10 @@ import lmdb
 from fairlog.cluster import cluster_records
 from fairlog.cluster.interface import Topic
 from fairlog.cluster.metadata_content import read_metadata
+from fairlog.cluster.records import decode_access
 from fairlog.cluster.single_store import single_store
 from fairlog.data_directory import METADATA_COPY, is_of_several_machines, metadata_records, read_metadata_copy
+from fairlog.security.users import USERS
 from fairlog_types import CorruptStorage
 
 _MAP_BYTES = 256 * 1024 * 1024
@@ -38,12 +40,14 @@ class Named:
     cluster_id: str
     node_id: int
     served: Sequence[Topic]
+    users: int
 
 
 def named_in(backup: Path, node_id: int) -> Named:
     """Of a backup of several shards, made by the node that would have this id. Raises CorruptStorage."""
     metadata = read_metadata_copy(backup)
-    return Named(metadata.cluster.cluster_id, node_id, metadata.served)
+    users = sum(each.kind == USERS.name for each in decode_access(metadata_records(backup)))
+    return Named(metadata.cluster.cluster_id, node_id, metadata.served, users)
 
 
 def make_single_store(source: Path, target: Path, node_id: int) -> None:

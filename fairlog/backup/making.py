@@ -15,6 +15,8 @@ The journals are left out: everything that was visible when the copy began is in
 the manifest has. The shards are copied one after the other. Each read transaction lasts until its shard is copied;
 meanwhile that shard's file grows instead of using pages again.
 
+If there are users, the files are readable by their owner only: what is kept of a password can be tried out.
+
 A backup that fails is removed, and the directory is as empty as before. One that is killed leaves `backup.json.new`.
 """
 
@@ -104,6 +106,7 @@ def make_backup(
         sync_directory(target)
         for name in names:
             (target / name).parent.mkdir(parents=True)
+        (target / found.names_file).parent.chmod(0o700)  # users may be in it, whom nobody else may read meanwhile
         estimate = sum((source / name).stat().st_size for name in data_logs)
         _watch(
             lambda: _copy_all(target, shards, journals, moment, copy_names),
@@ -122,7 +125,13 @@ def make_backup(
             files=files,
             logs=copied.listed(),
             sinks=fences_of(journals.told, copied) if found.names_file == CLUSTER_STORE else (),
+            users=named.users,
         )
+        if named.users:
+            for name in names:
+                (target / name).chmod(0o600)
+        else:
+            (target / found.names_file).parent.chmod((target / data_logs[0]).parent.stat().st_mode & 0o777)
         for name in names:
             for place in _between(target, target / name):
                 sync_directory(place)
@@ -154,7 +163,7 @@ def _named(source: Path, target: Path, found: Source, node_id: int) -> Named:
         return named_in(target, node_id)
     content = read_cluster_store(target)
     _require_shards(source, content, len(found.shards))
-    return Named(content.node.cluster_id, content.node.node_id, content.served)
+    return Named(content.node.cluster_id, content.node.node_id, content.served, len(content.users))
 
 
 def _require_shards(source: Path, content: StoreContent, copied: int) -> None:

@@ -68,6 +68,8 @@ class Manifest:
     sinks: tuple[SinkRecord, ...] | None
     """The fence of each sink that has a batch in the data logs, by name. None: a backup of version 1, which does not
     know what sinks had."""
+    users: int = 0
+    """How many users are in it, with what is kept of their passwords."""
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -104,6 +106,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
             }
             for fence in sorted(manifest.sinks, key=lambda fence: fence.sink)
         },
+        **({"users": manifest.users} if manifest.users else {}),
     }
     return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
 
@@ -136,6 +139,7 @@ def decode_manifest_untrusted(data: bytes) -> Manifest:
         files=files,
         logs=logs,
         sinks=None if version == 1 else _sinks(fields),
+        users=_number(fields, "users") if "users" in fields else 0,
     )
 
 

@@ -75,7 +75,10 @@ def backup(
             "fairlog: this is of a node of several machines, whose copies of shards have no moment in common: it can "
             "be read (fairlog consume --data-dir) and checked (fairlog verify), and no node can be started from it\n"
         )
-    say(f"backed up {len(manifest.logs)} logs, {sinks}{size_bytes:,} bytes, into {directory}")
+    users = f"{manifest.users} users, " if manifest.users else ""
+    say(f"backed up {len(manifest.logs)} logs, {sinks}{users}{size_bytes:,} bytes, into {directory}")
+    if manifest.users:
+        say("passwords can be tried out on what it has of its users: its files are readable by their owner only")
 
 
 def _now_ms() -> int:

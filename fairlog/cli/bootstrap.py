@@ -27,4 +27,14 @@ Bootstrap = Annotated[
         show_default="127.0.0.1:9092",
     ),
 ]
+OptionalBootstrap = Annotated[
+    Address | None,
+    typer.Option(
+        "--bootstrap",
+        parser=_address,
+        metavar="HOST:PORT",
+        help="A broker to ask, instead of the node on this machine.",
+        show_default="the node that has the data directory",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]

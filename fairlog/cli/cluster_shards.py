@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from fairlog.cli import admin_client
+from fairlog.cli.admin_token import token_of
 from fairlog.cli.errors import ClientError, Interrupted
 from fairlog.cli.output import say, show_json, show_table
 from fairlog.config import Settings
@@ -95,21 +96,9 @@ def cluster_document(admin: str) -> dict[str, Any]:
 
 
 def _token(settings: Settings, *, is_own: bool) -> str:
-    from fairlog.admin_http.admin_token import FILE_NAME
-
-    if settings.admin.token is not None:
-        return settings.admin.token.text
-    if not is_own:
+    if settings.admin.token is None and not is_own:
         raise ClientError(
             "a move needs the admin token of the node that is asked: name its data directory with --data-dir, or set "
             "FAIRLOG_ADMIN_TOKEN"
         )
-    file = settings.data_dir / FILE_NAME
-    try:
-        return file.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no token"
-        raise ClientError(
-            f"a move needs the admin token of the node that is asked, and {file} cannot be read: {reason}; name the "
-            "node's data directory with --data-dir, or set FAIRLOG_ADMIN_TOKEN"
-        ) from error
+    return token_of(settings, "a move")

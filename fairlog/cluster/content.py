@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import cast
 from uuid import UUID
 
 from fairlog.cluster import records
 from fairlog.cluster.interface import Topic
+from fairlog.security.users import USERS, User
 from fairlog_types import CorruptStorage, ShardNumber
 from shard.placement import Placement
 
@@ -40,6 +42,8 @@ class StoreContent:
     """How many shards there were at the first start; None if none was added since."""
     group_separator: str | None = None
     """What stands between group and member in transactional ids (empty: nothing); None if no first start fixed it."""
+    users: Mapping[str, User] = field(default_factory=dict[str, User])
+    """Who can sign in, by name."""
 
     @property
     def placement(self) -> Placement:
@@ -84,6 +88,7 @@ def read_content(content: Mapping[bytes, bytes]) -> StoreContent:
             records.decode_group_configs(content),
             records.decode_first_shards(content, shards),
             None if separator is None else records.decode_group_separator(separator),
+            {each.name: cast("User", each.value) for each in records.decode_access(content) if each.kind == USERS.name},
         )
     except KeyError as error:
         raise CorruptStorage(f"it lacks the record {error}") from error

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from fairlog.cluster import cluster_records, records
 
-_SAME = (records.TOPIC_PREFIX, records.FEATURE_PREFIX, records.GROUP_CONFIGS_PREFIX)
+_SAME = (records.TOPIC_PREFIX, records.FEATURE_PREFIX, records.GROUP_CONFIGS_PREFIX, records.ACCESS_PREFIX)
 _FOR_ALL_BROKERS = records.broker_key("")
 _SAME_KEYS = (records.STARTS_KEY, records.PRODUCER_IDS_KEY, records.OFFSETS_LOGS_KEY, _FOR_ALL_BROKERS)
 
@@ -21,4 +21,6 @@ def single_store(metadata: Mapping[bytes, bytes], node_id: int) -> dict[bytes, b
     cluster = cluster_records.decode_cluster(metadata[cluster_records.CLUSTER_KEY])
     node = records.NodeRecord(cluster.cluster_id, node_id, cluster.group_journal_count)
     same = {key: value for key, value in metadata.items() if key.startswith(_SAME) or key in _SAME_KEYS}
-    return {records.FORMAT_KEY: records.encode_format(), records.NODE_KEY: records.encode_node(node), **same}
+    is_locked = any(key.startswith(records.ACCESS_PREFIX) for key in same)
+    version = records.LOCKED_VERSION if is_locked else records.VERSION
+    return {records.FORMAT_KEY: records.encode_format(version), records.NODE_KEY: records.encode_node(node), **same}

@@ -44,6 +44,7 @@ from fairlog.kafka.server import Server
 from fairlog.live_settings import LiveSettings
 from fairlog.native.protocol import NativeProtocol
 from fairlog.open_files import raise_open_files_limit
+from fairlog.user_accounts import StoreAccounts
 from fairlog_types import ShardNumber, StorageFailure
 from shard.directory import shard_directories
 from shard.joining import remove_leftovers
@@ -194,6 +195,10 @@ class _Sight:
         """The cluster; None until it is known."""
         return None if self._known is None else self._known[1]()
 
+    def accounts(self) -> StoreAccounts | None:
+        """The users; None until the cluster is known."""
+        return None if self._known is None else StoreAccounts(self._known[0])
+
     async def move(self, shard: int, node: int | None) -> MoveAnswer:
         """Ask that a node owns a shard."""
         assert self._known is not None
@@ -211,7 +216,14 @@ async def _open_admin(stack: AsyncExitStack, settings: Settings, sight: _Sight) 
     from fairlog.admin_listener import open_admin
     from fairlog.cluster_node import metrics
 
-    app = partial(make_cluster_app, sight.now, metrics.exposition, sight.move, host_names=settings.admin.hosts)
+    app = partial(
+        make_cluster_app,
+        sight.now,
+        metrics.exposition,
+        sight.move,
+        sight.accounts,
+        host_names=settings.admin.hosts,
+    )
     return await open_admin(stack, settings, address, app, page=assets.CLUSTER_PAGE)
 
 

@@ -80,6 +80,10 @@ class FrameReader:
         """Of other protocols; none behind the first frame."""
         self._rest = memoryview(received)
 
+    def limit(self, frame_bytes_max: int) -> None:
+        """From the next frame on, so large ones are taken."""
+        self._frame_bytes_max = frame_bytes_max
+
     async def next_frame(self) -> Buffer | None:
         """The next frame without its length; None if the peer has closed between two frames.
 

@@ -13,8 +13,9 @@ import trio
 
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.log_limiter import LogLimiter
-from fairlog.security.listeners import PLAIN, Listener
-from fairlog.security.principal import ANONYMOUS, Principal
+from fairlog.security.listeners import Listener
+from fairlog.security.principal import Principal
+from fairlog.security.sign_in import SignIn
 
 
 class Served(Protocol):
@@ -49,13 +50,14 @@ class ListenerProtocol(Protocol):
         peer: str,
         budget: FrameBudget,
         lines: LogLimiter,
-        listener: Listener = PLAIN,
-        principal: Principal = ANONYMOUS,
+        listener: Listener,
+        principal: Principal,
+        sign_in: SignIn | None,
     ) -> Served:
         """A connection, of which `received` is read already.
 
         `ordinal` grows with each connection that the node accepts, `peer` is for log lines, and `budget` is what large
         frames of all protocols take their room from. `lines` limits what clients can have logged. The connection came
-        in at `listener`, and its peer has shown there to be `principal`.
+        in at `listener`, and its peer has shown by it to be `principal`; with a `sign_in` it has to sign in first.
         """
         ...

@@ -7,6 +7,7 @@ client or topic, so the memory does not depend on what clients do.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from time import perf_counter
 
@@ -57,7 +58,7 @@ class ApiStatistics:
 class EdgeStatistics:
     """All connections, and all APIs."""
 
-    __slots__ = ("accepted", "apis", "connected", "not_served", "refused")
+    __slots__ = ("accepted", "apis", "connected", "not_served", "refused", "sign_ins")
 
     def __init__(self, apis: Mapping[int, ApiStatistics]) -> None:
         self.apis = apis
@@ -68,3 +69,5 @@ class EdgeStatistics:
         self.connected = 0
         self.not_served = 0
         """Requests of APIs that are not served."""
+        self.sign_ins: Counter[tuple[str, str]] = Counter()
+        """How clients have signed in, or have not: by mechanism and outcome, of a few that the node knows."""

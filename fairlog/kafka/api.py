@@ -27,6 +27,7 @@ from fairlog.security.acls import Operation, ResourceType
 from fairlog.security.authorizer import Rights
 from fairlog.security.listeners import PLAIN, Listener
 from fairlog.security.principal import ANONYMOUS, Principal
+from fairlog.security.sign_in import SignIn
 
 R = TypeVar("R")
 
@@ -77,6 +78,10 @@ class Client:
     """Who the peer has shown to be."""
     rights: Rights | None = None
     """What it may do, as of its last request; None if everyone may do everything."""
+    sign_in: SignIn | None = None
+    """How it shows that; None on a listener that does not ask."""
+    sends_bare_tokens: bool = False
+    """Whether its next frame is a SASL message without a header: after SaslHandshake v0."""
     lines: LogLimiter = field(default_factory=functools.partial(LogLimiter, trio.current_time))
     """Shared by all clients of the server. For log lines that a client can cause at will."""
     _polling: trio.CancelScope | None = None

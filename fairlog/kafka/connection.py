@@ -54,6 +54,7 @@ from fairlog.kafka.answer_budget import SMALL_ANSWER_BYTES, AnswerBudget, Answer
 from fairlog.kafka.api import Answer, Client, Deferred, HangUp
 from fairlog.kafka.router import Router, Started
 from fairlog.kafka.wire import Buffer
+from fairlog.security import sign_in
 
 log = structlog.get_logger()
 
@@ -121,9 +122,12 @@ class Connection:
         self._client = client
         self._log_debug = log.bind().debug  # `log` itself binds for each line, also for those that nobody wants
         self._router = router
+        self._frame_bytes_max = frame_bytes_max
+        self._is_limited = client.sign_in is not None
+        """Whether frames are small, because nobody has signed in."""
         self._frames = FrameReader(
             stream,
-            frame_bytes_max=frame_bytes_max,
+            frame_bytes_max=min(frame_bytes_max, sign_in.FRAME_BYTES_MAX) if self._is_limited else frame_bytes_max,
             budget=budget,
             openings=openings,
             before_large=self._wait_for_turn,
@@ -198,6 +202,10 @@ class Connection:
                 del frame
                 self._frames.release()
                 await self._answer(started, frame_bytes)
+                if self._client.sign_in is not None:
+                    if self._client.sign_in.is_over:
+                        return True
+                    self._lift_limit(self._client.sign_in)
                 if self._answers.exhausted and any(each.room or each.request for each in self._unreleased):
                     await self._answers.settled()
             except OtherProtocol as other:
@@ -220,6 +228,11 @@ class Connection:
                     log.exception(event, **self._who(), **more)
                 return False
         return True
+
+    def _lift_limit(self, signing_in: sign_in.SignIn) -> None:
+        if self._is_limited and signing_in.has_signed_in:
+            self._is_limited = False
+            self._frames.limit(self._frame_bytes_max)
 
     async def _next_frame(self) -> Buffer | None:
         """The next frame; None at the end of the stream, or if `stop` was called in the step in which it came."""

@@ -11,6 +11,9 @@ What the client may do is looked up before, and handlers ask for it (`fairlog.ka
 
 With several brokers, each request sees the topics and configs that any of them has changed before it came: a client
 that was told by one broker of a new topic may ask the next one about it.
+
+On a listener that asks who a client is, it gets nothing but the APIs by which it signs in until it has, and nothing
+when its session is over: the connection is closed, as Kafka does.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ from fairlog.edge.statistics import ApiStatistics, EdgeStatistics
 from fairlog.kafka.answer_budget import AnswerBudget
 from fairlog.kafka.api import CLIENT_NAME_MAX, Answer, Api, Client, Context, Deferred, EncodedAnswers, HangUp
 from fairlog.kafka.fetch_sessions import FetchSessionCache
-from fairlog.kafka.handlers import api_18_api_versions
+from fairlog.kafka.handlers import api_17_sasl_handshake, api_18_api_versions, api_36_sasl_authenticate
 from fairlog.kafka.wire import Buffer, Reader, Writer
+from fairlog.security.sign_in import SignIn
 
 
 class Started(NamedTuple):
@@ -82,6 +86,10 @@ class Router:
         """
         started_s = perf_counter()
         reader = Reader(frame)
+        if client.sign_in is not None:
+            if client.sends_bare_tokens:
+                return await self._bare_token(client, frame, started_s)
+            _require_signed_in(client.sign_in, frame)
         key, version, correlation_id = reader.int16(), reader.int16(), reader.int32()
         api = self._apis.get(key)
         if api is None:
@@ -138,6 +146,16 @@ class Router:
         whole = [*parts, *reply] if isinstance(reply, list) else reply
         return Started(api.name, version, correlation_id, whole, parts, statistics, started_s)
 
+    async def _bare_token(self, client: Client, frame: Buffer, started_s: float) -> Started:
+        statistics = self._statistics[api_36_sasl_authenticate.API.key]
+        statistics.note_request(len(frame))
+        try:
+            answer = await api_36_sasl_authenticate.answer_bare(client, bytes(frame))
+        except Exception:
+            statistics.failed += 1
+            raise
+        return Started(api_36_sasl_authenticate.API.name, 0, 0, [answer], [], statistics, started_s)
+
     def _unsupported(
         self, api: Api[Any], version: int, correlation_id: int, statistics: ApiStatistics, started_s: float
     ) -> Started:
@@ -148,3 +166,16 @@ class Router:
         parts = header.parts()
         body = api_18_api_versions.encode_unsupported()
         return Started(api.name, version, correlation_id, [*parts, *body], parts, statistics, started_s)
+
+
+_SIGNING_IN = (api_17_sasl_handshake.API.key, api_36_sasl_authenticate.API.key)
+
+
+def _require_signed_in(sign_in: SignIn, frame: Buffer) -> None:
+    """Raises HangUp if the request is not carried out now, whatever else is in it."""
+    key = int.from_bytes(frame[:2], "big")
+    if key in _SIGNING_IN or (key == api_18_api_versions.API.key and sign_in.is_choosing):
+        return
+    refusal = sign_in.refusal()
+    if refusal is not None:
+        raise HangUp(f"API {key}: {refusal}")

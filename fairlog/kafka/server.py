@@ -12,13 +12,15 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
 import trio
 
 from fairlog.broker import Broker
+from fairlog.config import OauthSettings
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import OPENING_BYTES
 from fairlog.edge.log_limiter import LogLimiter
@@ -27,6 +29,14 @@ from fairlog.kafka.api import Client
 from fairlog.kafka.connection import Connection
 from fairlog.kafka.handlers import ALL
 from fairlog.kafka.router import Router
+from fairlog.security.desk import SignInDesk, SignInRules
+from fairlog.security.key_set import KeySet
+from fairlog.security.listeners import PLAIN, Listener
+from fairlog.security.made_up import MADE_UP_SALTS, SECRETS
+from fairlog.security.mechanisms import OAUTHBEARER
+from fairlog.security.token_exchange import TokenExchange
+from fairlog.security.tokens import TokenRules
+from fairlog.security.users import USERS
 
 log = structlog.get_logger()
 
@@ -61,6 +71,15 @@ class Server:
         self._lines = LogLimiter(trio.current_time)
         self._accepted = 0
         self.statistics = self._router.statistics
+        sasl = broker.settings.sasl
+        self._keys = KeySet(broker.settings.oauth.jwks) if OAUTHBEARER in sasl.mechanisms else None
+        self._desk = SignInDesk(
+            SignInRules(sasl.mechanisms, sasl.plain_without_tls, sasl.max_reauth_ms),
+            partial(broker.cluster.access, USERS),
+            lambda: broker.cluster.access(SECRETS).get(MADE_UP_SALTS),
+            self.statistics.sign_ins,
+            None if self._keys is None else partial(TokenExchange, self._keys, _token_rules(broker.settings.oauth)),
+        )
         self.fetch_sessions = self._router.fetch_sessions
         self._refused = 0
         """Connections that were refused since there are too many; 0 if there are not."""
@@ -72,6 +91,7 @@ class Server:
     async def serve(
         self,
         listeners: Sequence[trio.SocketListener],
+        listener: Listener = PLAIN,
         *,
         task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -82,8 +102,12 @@ class Server:
         async with trio.open_nursery() as connections:
             with self._accepting:
                 async with trio.open_nursery() as accepting:
-                    for listener in listeners:
-                        accepting.start_soon(self._accept_from, listener, connections)
+                    if listener.protocol.asks_who_it_is:
+                        accepting.start_soon(self._follow_users)
+                        if self._keys is not None:
+                            accepting.start_soon(self._keys.run)
+                    for each in listeners:
+                        accepting.start_soon(self._accept_from, each, listener, connections)
                     task_status.started(list(listeners))
 
     def stop(self) -> None:
@@ -92,14 +116,23 @@ class Server:
         for connection in self._connections:
             connection.stop()
 
-    async def _accept_from(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
+    async def _follow_users(self) -> None:
+        """Close the connections of users who are deleted, or get another password, until cancelled."""
+        while True:
+            changed = self._broker.cluster.changed()
+            self._desk.look_again()
+            await changed.wait()
+
+    async def _accept_from(
+        self, socket_listener: trio.SocketListener, listener: Listener, connections: trio.Nursery
+    ) -> None:
         """Accept connections until cancelled. `trio.serve_listeners` does the same, but writes to stderr at each
         refusal.
         """
-        async with listener:
+        async with socket_listener:
             while True:
                 try:
-                    stream = await listener.accept()
+                    stream = await socket_listener.accept()
                 except OSError as error:
                     if error.errno not in _PASSING_REFUSALS:
                         raise
@@ -111,15 +144,15 @@ class Server:
                     if self._accept_failures:
                         log.info("connections are accepted again", attempts=self._accept_failures)
                         self._accept_failures = 0
-                    connections.start_soon(self._serve_and_close, stream)
+                    connections.start_soon(self._serve_and_close, stream, listener)
 
-    async def _serve_and_close(self, stream: trio.SocketStream) -> None:
+    async def _serve_and_close(self, stream: trio.SocketStream, listener: Listener) -> None:
         try:
-            await self._serve_stream(stream)
+            await self._serve_stream(stream, listener)
         finally:
             await trio.aclose_forcefully(stream)
 
-    async def _serve_stream(self, stream: trio.SocketStream) -> None:
+    async def _serve_stream(self, stream: trio.SocketStream, listener: Listener) -> None:
         self._accepted += 1
         self.statistics.accepted += 1
         peer = _peer_name(stream.socket)
@@ -141,7 +174,31 @@ class Server:
         # trio sets TCP_NODELAY on every stream.
         for level, option, value in _KEEPALIVE:
             stream.setsockopt(level, option, value)
-        client = Client(connection=self._accepted, peer=peer, lines=self._lines)
+        client = Client(connection=self._accepted, peer=peer, listener=listener, lines=self._lines)
+        self.statistics.connected += 1
+        try:
+            if listener.protocol.asks_who_it_is:
+                await self._serve_who_signs_in(stream, client)
+            else:
+                await self._serve_client(stream, client)
+        finally:
+            self.statistics.connected -= 1
+
+    async def _serve_who_signs_in(self, stream: trio.SocketStream, client: Client) -> None:
+        def report(event: str, fields: Mapping[str, object]) -> None:
+            more = client.admit_line(event)
+            if more is not None:
+                log.warning(event, peer=client.peer, connection=client.connection, **fields, **more)
+
+        client.sign_in = sign_in = self._desk.open(client.listener, report)
+        try:
+            with sign_in.scope:
+                sign_in.begin()
+                await self._serve_client(stream, client)
+        finally:
+            self._desk.close(sign_in)
+
+    async def _serve_client(self, stream: trio.SocketStream, client: Client) -> None:
         connection = Connection(
             stream,
             client,
@@ -151,24 +208,21 @@ class Server:
             answers=self._router.answers,
             openings=self._protocols,
         )
-        self.statistics.connected += 1
-        try:
-            received = await self._serve_until_stopped(connection)
-            if received is not None:
-                protocol = self._protocols[received[:OPENING_BYTES]]
-                spoken = protocol.connection(
-                    stream,
-                    received,
-                    ordinal=client.connection,
-                    peer=peer,
-                    budget=self._budget,
-                    lines=self._lines,
-                    listener=client.listener,
-                    principal=client.principal,
-                )
-                await self._serve_until_stopped(spoken)
-        finally:
-            self.statistics.connected -= 1
+        received = await self._serve_until_stopped(connection)
+        if received is not None:
+            protocol = self._protocols[received[:OPENING_BYTES]]
+            spoken = protocol.connection(
+                stream,
+                received,
+                ordinal=client.connection,
+                peer=client.peer,
+                budget=self._budget,
+                lines=self._lines,
+                listener=client.listener,
+                principal=client.principal,
+                sign_in=client.sign_in,
+            )
+            await self._serve_until_stopped(spoken)
 
     async def _serve_until_stopped(self, connection: Served) -> bytes | None:
         self._connections.add(connection)
@@ -176,6 +230,11 @@ class Server:
             return None if self._accepting.cancel_called else await connection.serve()
         finally:
             self._connections.discard(connection)
+
+
+def _token_rules(oauth: OauthSettings) -> TokenRules:
+    audiences = tuple(name.strip() for name in oauth.audience.split(","))
+    return TokenRules(oauth.issuer, audiences, oauth.principal_claim, oauth.clock_skew_s)
 
 
 def _peer_name(peer: trio.socket.SocketType) -> str:

@@ -30,6 +30,7 @@ from fairlog.edge.frames import FRAME_BYTES_PER_S, FRAME_SILENCE_S, OPENING_BYTE
 from fairlog.edge.hanging_up import HANG_UP_CHECK_S, has_hung_up
 from fairlog.edge.malformed import Malformed
 from fairlog.edge.statistics import ApiStatistics
+from fairlog.native import signing_in
 from fairlog.native.calls import Call, Client, Op
 from fairlog.native.messages import (
     FRAME_BYTES_MAX,
@@ -42,11 +43,16 @@ from fairlog.native.messages import (
     encode_result,
     parse_request_untrusted,
 )
+from fairlog.security.sign_in import FRAME_BYTES_MAX as SMALL_FRAME_BYTES_MAX
+from fairlog.security.sign_in import SignIn
 from fairlog_types import StorageFailure
 
 log = structlog.get_logger()
 
 OPENING = PREAMBLE[:OPENING_BYTES]
+
+SIGN_IN = "sign-in"
+"""The one op that is carried out before the client has shown who it is, on a listener that asks."""
 
 _LENGTH = struct.Struct(">I")
 
@@ -59,6 +65,7 @@ class Served:
     ops: Mapping[str, tuple[Op, ApiStatistics]]
     serials: Iterator[int]
     """Numbers the requests of all connections."""
+    sign_ins: ApiStatistics
 
 
 class NativeConnection:
@@ -71,8 +78,12 @@ class NativeConnection:
         received: bytes,
         client: Client,
         budget: FrameBudget,
+        sign_in: SignIn | None = None,
     ) -> None:
-        """`received` is what was already read from the stream, from its beginning on."""
+        """`received` is what was already read from the stream, from its beginning on. With a `sign_in`, the client has
+        to sign in before anything else.
+        """
+        self._sign_in = sign_in
         self._served = served
         self._stream = stream
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
@@ -117,7 +128,8 @@ class NativeConnection:
         rest = await self._greet()
         if rest is None:
             return
-        frames = FrameReader(self._stream, frame_bytes_max=FRAME_BYTES_MAX, budget=self._budget, received=rest)
+        frame_bytes_max = FRAME_BYTES_MAX if self._sign_in is None else SMALL_FRAME_BYTES_MAX
+        frames = FrameReader(self._stream, frame_bytes_max=frame_bytes_max, budget=self._budget, received=rest)
         try:
             while not self._stopping:
                 frame = await frames.next_frame()
@@ -130,6 +142,8 @@ class NativeConnection:
                 frames.release()
                 if not goes_on:
                     return
+                if self._sign_in is not None and self._sign_in.has_signed_in:
+                    frames.limit(FRAME_BYTES_MAX)
         finally:
             frames.release()
 
@@ -159,9 +173,15 @@ class NativeConnection:
             self._closed("malformed request", str(error))
             await self._send_frame(encode_refusal(None, "bad-request", str(error)))
             return False
+        if request.op == SIGN_IN:
+            return await self._answer_sign_in(request, len(frame), started_s)
+        if self._sign_in is not None and (refusal := self._sign_in.refusal()) is not None:
+            self._closed("request without an answer", refusal)
+            await self._send_frame(encode_refusal(request.id, "not-signed-in", refusal))
+            return False
         entry = self._served.ops.get(request.op)
         if entry is None:
-            sentence = f"there is no op {request.op[:60]!r}; this node has {', '.join(self._served.ops)}"
+            sentence = f"there is no op {request.op[:60]!r}; this node has {', '.join((*self._served.ops, SIGN_IN))}"
             await self._send_frame(encode_refusal(request.id, "unknown-op", sentence))
             return True
         op, statistics = entry
@@ -187,6 +207,22 @@ class NativeConnection:
         log.debug("request", api=statistics.name, answer_bytes=len(answer), connection=self._client.connection)
         await self._send_frame(answer)
         return True
+
+    async def _answer_sign_in(self, request: Request, frame_bytes: int, started_s: float) -> bool:
+        """Carry out one step of signing in. Returns whether the connection stays open."""
+        statistics = self._served.sign_ins
+        statistics.note_request(frame_bytes)
+        try:
+            result = await signing_in.step(self._sign_in, Arguments(request.op, request.arguments))
+            answer = encode_result(request, result)
+            if self._sign_in is not None:
+                self._client.principal = self._sign_in.principal
+        except Refused as refused:
+            statistics.note_refusal(refused.kind)
+            answer = encode_refusal(request.id, refused.kind, refused.sentence, refused.more)
+        statistics.note_answer(len(answer), started_s)
+        await self._send_frame(answer)
+        return self._sign_in is None or not self._sign_in.is_over
 
     async def _carry_out_unless_gone(
         self, op: Op, request: Request, statistics: ApiStatistics

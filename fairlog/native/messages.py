@@ -104,6 +104,13 @@ class Arguments:
     def text(self, name: str) -> str:
         return _text(self._take(name), self._named(name))
 
+    def long_text(self, name: str, *, most: int) -> str:
+        """A text that may be empty, and is never shown: it may be a secret."""
+        value = self._take(name)
+        if not isinstance(value, str) or len(value) > most:
+            raise Refused("bad-request", f"{self._named(name)} is not a text of at most {most} characters")
+        return value
+
     def texts(self, name: str) -> list[str]:
         return [_text(each, f"{self._named(name)}[{at}]") for at, each in enumerate(self._array(name))]
 

@@ -13,10 +13,11 @@ from fairlog.edge.log_limiter import LogLimiter
 from fairlog.edge.statistics import ApiStatistics
 from fairlog.native import batches, cuts
 from fairlog.native.calls import Client, Op
-from fairlog.native.connection import OPENING, NativeConnection, Served
+from fairlog.native.connection import OPENING, SIGN_IN, NativeConnection, Served
 from fairlog.native.permissions import DESCRIBE_SINK, DESCRIBE_TOPIC, READ_GROUP, READ_TOPIC, WRITE_SINK
 from fairlog.security.listeners import PLAIN, Listener
 from fairlog.security.principal import ANONYMOUS, Principal
+from fairlog.security.sign_in import SignIn
 
 OPS: Mapping[str, Op] = {
     "join": Op(batches.join, (WRITE_SINK,)),
@@ -36,9 +37,12 @@ class NativeProtocol:
 
     def __init__(self, broker: Broker) -> None:
         self._served = Served(
-            broker, {name: (op, ApiStatistics(f"native {name}")) for name, op in OPS.items()}, itertools.count(1)
+            broker,
+            {name: (op, ApiStatistics(f"native {name}")) for name, op in OPS.items()},
+            itertools.count(1),
+            ApiStatistics(f"native {SIGN_IN}"),
         )
-        self.statistics = [statistics for _, statistics in self._served.ops.values()]
+        self.statistics = [*(statistics for _, statistics in self._served.ops.values()), self._served.sign_ins]
         """The counts of each op. Refusals are counted by kind."""
 
     def connection(
@@ -52,6 +56,7 @@ class NativeProtocol:
         lines: LogLimiter,
         listener: Listener = PLAIN,
         principal: Principal = ANONYMOUS,
+        sign_in: SignIn | None = None,
     ) -> NativeConnection:
         client = Client(ordinal, peer, lines, listener, principal)
-        return NativeConnection(self._served, stream, received, client, budget)
+        return NativeConnection(self._served, stream, received, client, budget, sign_in)

@@ -7,5 +7,9 @@ from typing import Any
 
 from fairlog.security.access_kind import AccessKind
 from fairlog.security.acls import ACLS
+from fairlog.security.made_up import SECRETS
+from fairlog.security.users import USERS
 
-KINDS: Mapping[str, AccessKind[Any]] = {kind.name: kind for kind in (ACLS,)}
+_ALL: tuple[AccessKind[Any], ...] = (ACLS, USERS, SECRETS)
+
+KINDS: Mapping[str, AccessKind[Any]] = {kind.name: kind for kind in _ALL}

@@ -35,3 +35,6 @@ class Listener(NamedTuple):
 
 PLAIN = Listener("PLAINTEXT", SecurityProtocol.PLAINTEXT)
 """The listener of a node that was told nothing else."""
+
+SASL_PLAIN = Listener("SASL_PLAINTEXT", SecurityProtocol.SASL_PLAINTEXT)
+"""The listener of a node that asks who its clients are."""

@@ -71,7 +71,9 @@ class Moves:
 def app_of(status: ClusterStatus | None, moves: Moves | None = None) -> ASGIApp:
     files = {"/": Asset(b"<!doctype html>", "text/html", '"tag"')}
     move = (moves or Moves()).move
-    return make_cluster_app(lambda: status, metrics.exposition, move, token=TOKEN, host_names=(), assets=files)
+    return make_cluster_app(
+        lambda: status, metrics.exposition, move, lambda: None, token=TOKEN, host_names=(), assets=files
+    )
 
 
 async def asked(status: ClusterStatus | None, path: str) -> tuple[int, bytes]:

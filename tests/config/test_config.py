@@ -43,6 +43,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "journal.engine": ("files", None),
     "engine.client_properties": ("tls.properties", Path("tls.properties")),
     "authorizer.super_users": ("User:CN=a,O=b; User:c", ("User:CN=a,O=b", "User:c")),
+    "sasl.mechanisms": ("PLAIN, SCRAM-SHA-512", ("PLAIN", "SCRAM-SHA-512")),
     "admin.hosts": ("broker.example, other", ("broker.example", "other")),
 }
 

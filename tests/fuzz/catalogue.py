@@ -11,6 +11,7 @@ from tests.fuzz import (
     journal_targets,
     node_targets,
     protocol_targets,
+    sign_in_targets,
 )
 from tests.fuzz.target import Target
 
@@ -22,6 +23,7 @@ TARGETS: Mapping[str, Target] = {
         damaged_log_targets,
         node_targets,
         protocol_targets,
+        sign_in_targets,
         checkpoint_targets,
     )
     for target in module.TARGETS

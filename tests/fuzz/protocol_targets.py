@@ -7,6 +7,7 @@ waits for ever is found.
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from unittest import mock
@@ -29,6 +30,10 @@ from fairlog.kafka.wire import Reader
 from fairlog.native.cbor import read_untrusted
 from fairlog.native.messages import PREAMBLE, parse_request_untrusted
 from fairlog.native.protocol import NativeProtocol
+from fairlog.security.desk import SignInDesk, SignInRules
+from fairlog.security.listeners import SASL_PLAIN
+from fairlog.security.mechanisms import MECHANISMS
+from fairlog.security.principal import ANONYMOUS
 from pyspark_fairlog.native import Native, NativeError, Partitions
 from tests.fuzz.odd_cbor import with_odd_items
 from tests.fuzz.target import Target
@@ -140,6 +145,47 @@ def serve_kafka(data: bytes) -> None:
     )
 
 
+def serve_kafka_to_strangers(data: bytes) -> None:
+    """The same on a listener that asks who a client is. Nobody gets in: there is no user."""
+    memory = Memory()
+    router = Router(memory.broker, ALL)
+    desk = SignInDesk(SignInRules(MECHANISMS, True, 0), dict, lambda: None, Counter())
+    signing_in = desk.open(SASL_PLAIN, lambda _event, _fields: None)
+    client = Client(1, "fuzz:1", listener=SASL_PLAIN, sign_in=signing_in)
+    _serve(
+        data,
+        lambda stream: Connection(
+            stream,
+            client,
+            router,
+            frame_bytes_max=_FRAME_BYTES_MAX,
+            budget=FrameBudget(),
+            answers=AnswerBudget(),
+            openings=(b"FLG",),
+        ),
+    )
+    assert client.principal == ANONYMOUS
+
+
+def serve_natively_to_strangers(data: bytes) -> None:
+    protocol = NativeProtocol(new_memory().broker)
+    desk = SignInDesk(SignInRules(MECHANISMS, True, 0), dict, lambda: None, Counter())
+    signing_in = desk.open(SASL_PLAIN, lambda _event, _fields: None)
+    _serve(
+        data,
+        lambda stream: protocol.connection(
+            stream,
+            b"FLG",
+            ordinal=1,
+            peer="fuzz:1",
+            budget=FrameBudget(),
+            lines=LogLimiter(trio.current_time),
+            sign_in=signing_in,
+        ),
+    )
+    assert signing_in.principal == ANONYMOUS
+
+
 def serve_natively(data: bytes) -> None:
     protocol = NativeProtocol(new_memory().broker)
     _serve(
@@ -238,6 +284,36 @@ def _streams() -> Iterator[bytes]:
     yield b"\x00FLG1"
 
 
+def _strangers_streams() -> Iterator[bytes]:
+    def request(key: int, version: int, **fields: object) -> bytes:
+        made = REQUESTS[key][0](version=version, **fields)
+        made.with_header(correlation_id=5, client_id="fuzz")
+        return frame(bytes(made.encode(version=version, header=True)))
+
+    first, last = b"n,,n=alice,r=nonce", b"c=biws,r=nonce,p=" + b"A" * 43 + b"="
+    asked = request(18, 3, **example_fields(18))
+    for version in (0, 1, 2):
+        exchange = [request(36, version, auth_bytes=sent) for sent in (first, last)]
+        yield b"\x00" + asked + request(17, 1, mechanism="SCRAM-SHA-256") + b"".join(exchange)
+    yield b"\x00" + request(17, 0, mechanism="SCRAM-SHA-512") + frame(first) + frame(last)
+    yield b"\x00" + request(17, 1, mechanism="PLAIN") + request(36, 1, auth_bytes=b"\0alice\0secret")
+    yield b"\x00" + request(17, 1, mechanism="GSSAPI")
+    yield b"\x00" + request(36, 2, auth_bytes=first)
+    yield b"\x00" + request(3, 1, topics=[])
+
+
+def _strangers_native_streams() -> Iterator[bytes]:
+    asked = [
+        ("sign-in", {"mechanism": "SCRAM-SHA-256", "message": "n,,n=alice,r=nonce"}),
+        ("sign-in", {"message": "c=biws,r=nonce,p=AAAA"}),
+        ("sign-in", {"mechanism": "PLAIN", "message": "\0alice\0secret"}),
+        ("topics", {}),
+    ]
+    requests = [frame(cbor2.dumps([number, *request])) for number, request in enumerate(asked)]
+    yield b"\x00" + PREAMBLE[3:] + b"".join(requests)
+    yield from (b"\x00" + PREAMBLE[3:] + request for request in requests)
+
+
 def _native_requests() -> Iterator[bytes]:
     for number, (op, arguments) in enumerate(NATIVE_REQUESTS, start=1):
         request = cbor2.dumps([number, op, arguments])
@@ -281,7 +357,14 @@ TARGETS = (
     Target("kafka-decode", "requests of all APIs and versions", decode_request, requests_of_all),
     Target("kafka-request", "the same, handled and answered", handle_request, requests_of_all),
     Target("kafka-connection", "a connection's stream of frames", serve_kafka, _streams),
+    Target("kafka-stranger", "the same of somebody who has to sign in", serve_kafka_to_strangers, _strangers_streams),
     Target("native-request", "a request of the native protocol", read_cbor, _native_requests),
     Target("native-connection", "a native connection's stream", serve_natively, _native_streams),
+    Target(
+        "native-stranger",
+        "the same of somebody who has to sign in",
+        serve_natively_to_strangers,
+        _strangers_native_streams,
+    ),
     Target("native-client", "what Spark's side is answered", answer_client, _native_answers),
 )

@@ -19,7 +19,7 @@ from tests.kafka.in_memory import Memory
 with warnings.catch_warnings():
     # It reads its schemas with importlib.resources.read_text.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka.protocol import admin, consumer, metadata, producer
+    from kafka.protocol import admin, consumer, metadata, producer, sasl
 
 PLACEMENTS_TAG_BYTES = b"\x01\x90\x4e"
 """One tagged field, number 10,000."""
@@ -109,6 +109,10 @@ REQUESTS: dict[int, Any] = {
     61: (admin.DescribeProducersRequest, admin.DescribeProducersResponse),
     65: (admin.DescribeTransactionsRequest, admin.DescribeTransactionsResponse),
     66: (admin.ListTransactionsRequest, admin.ListTransactionsResponse),
+    17: (sasl.SaslHandshakeRequest, sasl.SaslHandshakeResponse),
+    36: (sasl.SaslAuthenticateRequest, sasl.SaslAuthenticateResponse),
+    50: (admin.DescribeUserScramCredentialsRequest, admin.DescribeUserScramCredentialsResponse),
+    51: (admin.AlterUserScramCredentialsRequest, admin.AlterUserScramCredentialsResponse),
     68: classes_of_kio(68, "ConsumerGroupHeartbeat"),
     69: classes_of_kio(69, "ConsumerGroupDescribe"),
 }

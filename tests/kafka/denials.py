@@ -33,6 +33,7 @@ DENIED: Mapping[int, frozenset[int]] = {
         14: GROUP,
         15: GROUP,
         16: NONE,  # an empty list
+        17: 34,  # nobody signs in at such a listener
         18: NONE,  # everyone may ask
         19: TOPIC,
         20: TOPIC,
@@ -51,6 +52,7 @@ DENIED: Mapping[int, frozenset[int]] = {
         33: TOPIC,
         34: CLUSTER,
         35: CLUSTER,
+        36: 34,  # nobody signs in at such a listener
         37: TOPIC,
         42: GROUP,
         43: CLUSTER,
@@ -58,6 +60,8 @@ DENIED: Mapping[int, frozenset[int]] = {
         45: CLUSTER,
         46: CLUSTER,
         47: GROUP,
+        50: CLUSTER,
+        51: CLUSTER,
         55: CLUSTER,
         57: CLUSTER,
         60: NONE,  # everyone may ask, but is told no operations

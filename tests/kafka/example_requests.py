@@ -221,6 +221,17 @@ def example_fields(key: int) -> dict[str, Any]:
             "group_id": "g",
             "topics": [forget(name="t", partitions=[forget.OffsetDeleteRequestPartition(partition_index=0)])],
         },
+        17: {"mechanism": "SCRAM-SHA-256"},
+        36: {"auth_bytes": b"n,,n=u,r=nonce"},
+        50: {"users": [admin.DescribeUserScramCredentialsRequest.UserName(name="u")]},
+        51: {
+            "deletions": [admin.AlterUserScramCredentialsRequest.ScramCredentialDeletion(name="gone", mechanism=1)],
+            "upsertions": [
+                admin.AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+                    name="u", mechanism=1, iterations=4096, salt=b"s" * 32, salted_password=b"p" * 32
+                )
+            ],
+        },
         61: {"topics": [admin.DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0])]},
         65: {"transactional_ids": ["tx"]},
         66: {

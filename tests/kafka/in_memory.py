@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import trio
@@ -71,6 +71,8 @@ from shard.offset_messages import OffsetsRefused
 from shard.placement import Placement
 from tests.kafka.in_memory_logs import LEADER_EPOCH, MemoryDataLogs, MemoryLeaders
 
+V = TypeVar("V")
+
 
 class MemoryCluster:
     cluster_id = "fairlog-memory-cluster"
@@ -87,8 +89,9 @@ class MemoryCluster:
         self.by_name: dict[str, Topic] = {}
         self.features = FeatureLevels(FEATURES, {}, 1 << 24)
         self.of_brokers: dict[str, Mapping[str, str]] = {}
+        self.change = trio.Event()
         self.of_groups: dict[str, Mapping[str, str]] = {}
-        self.tables: dict[str, dict[str, Any]] = {}
+        self.tables: dict[str, Mapping[str, Any]] = {}
         """Who may do what, by kind."""
         self.failure: Exception | None = None
         self.racks: dict[int, str] = {}
@@ -146,6 +149,25 @@ class MemoryCluster:
     def topic(self, name: str) -> Topic | None:
         return self.by_name.get(name)
 
+    def access(self, kind: AccessKind[V]) -> Mapping[str, V]:
+        return self.tables.get(kind.name, {})
+
+    async def alter_access(
+        self, kind: AccessKind[V], change: Callable[[Mapping[str, V]], Mapping[str, V | None]]
+    ) -> bool:
+        if self.failure is not None:
+            raise self.failure
+        before = self.access(kind)
+        changed = {**before, **change(before)}
+        self.tables[kind.name] = {name: value for name, value in changed.items() if value is not None}
+        self.generation += 1
+        self.change.set()
+        self.change = trio.Event()
+        return self.tables[kind.name] != before
+
+    def changed(self) -> trio.Event:
+        return self.change
+
     def broker_configs(self, resource: str) -> Mapping[str, str]:
         return self.of_brokers.get(resource, {})
 
@@ -174,24 +196,6 @@ class MemoryCluster:
         if not self.of_groups.get(group, True):
             del self.of_groups[group]
         return changed
-
-    def access(self, kind: AccessKind[Any]) -> Mapping[str, Any]:
-        return self.tables.get(kind.name, {})
-
-    async def alter_access(
-        self, kind: AccessKind[Any], change: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    ) -> bool:
-        if self.failure is not None:
-            raise self.failure
-        table = self.tables.setdefault(kind.name, {})
-        changes = {name: value for name, value in change(table).items() if table.get(name) != value}
-        for name, value in changes.items():
-            if value is None:
-                del table[name]
-            else:
-                table[name] = value
-        self.generation += bool(changes)
-        return bool(changes)
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
         return next((topic for topic in self.by_name.values() if topic.topic_id == topic_id), None)

@@ -1,0 +1,125 @@
+"""AlterUserScramCredentials: add users, give them passwords, and delete them (KIP-554).
+
+Behaviour
+- A client sends a salted password; what is kept tells neither it nor the password (`fairlog.security.users`).
+- A user's changes are made together, or refused with the first reason; other users' changes go on. When this is
+  answered they are durable, and connections of users who were deleted, or have another password, are being closed:
+  Kafka waits until they sign in again.
+- An unknown mechanism is UNSUPPORTED_SASL_MECHANISM. To delete what is not there is RESOURCE_NOT_FOUND; to name a
+  credential twice DUPLICATE_RESOURCE; a bad name, too few or too many iterations, a salt or a salted password of
+  another length UNACCEPTABLE_CREDENTIAL.
+
+Version notes
+- 0 is flexible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import ALTER_CLUSTER, denied
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.wire import Reader
+from fairlog.security.user_changes import Change, WhyNot
+from fairlog.security.users import Credential, ScramMechanism, credential_of
+from fairlog.user_accounts import StoreAccounts
+from fairlog_types import StorageFailure
+
+SERVED = Versions(0, 0)
+FLEXIBLE_FROM = 0
+
+_CODES = {
+    WhyNot.UNKNOWN_MECHANISM: ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+    WhyNot.NO_SUCH_CREDENTIAL: ErrorCode.RESOURCE_NOT_FOUND,
+    WhyNot.NO_SUCH_USER: ErrorCode.RESOURCE_NOT_FOUND,
+    WhyNot.EXISTS: ErrorCode.DUPLICATE_RESOURCE,
+    WhyNot.TWICE: ErrorCode.DUPLICATE_RESOURCE,
+    WhyNot.BAD_NAME: ErrorCode.UNACCEPTABLE_CREDENTIAL,
+    WhyNot.BAD_ITERATIONS: ErrorCode.UNACCEPTABLE_CREDENTIAL,
+    WhyNot.BAD_SALT: ErrorCode.UNACCEPTABLE_CREDENTIAL,
+    WhyNot.BAD_KEYS: ErrorCode.UNACCEPTABLE_CREDENTIAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Upsertion:
+    name: str
+    mechanism: int
+    iterations: int
+    salt: bytes = field(repr=False)
+    salted_password: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterUserScramCredentialsRequest:
+    deletions: tuple[tuple[str, int], ...]
+    """(name, mechanism)"""
+    upsertions: tuple[Upsertion, ...]
+
+
+def decode(reader: Reader, version: int) -> AlterUserScramCredentialsRequest:  # noqa: ARG001 (there is one version)
+    def deletion() -> tuple[str, int]:
+        entry = reader.string(), reader.int8()
+        reader.end_of_fields()
+        return entry
+
+    def upsertion() -> Upsertion:
+        name, mechanism, iterations = reader.string(), reader.int8(), reader.int32()
+        salt, salted_password = bytes(reader.byte_string()), bytes(reader.byte_string())
+        reader.end_of_fields()
+        return Upsertion(name, mechanism, iterations, salt, salted_password)
+
+    request = AlterUserScramCredentialsRequest(reader.array(deletion), reader.array(upsertion))
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: AlterUserScramCredentialsRequest) -> Answer:
+    changes = [
+        *(Change(name, _mechanism(number), None) for name, number in request.deletions),
+        *map(_change, request.upsertions),
+    ]
+    names = dict.fromkeys(change.name for change in changes)
+    outcomes = await _outcomes(context, changes)
+    writer = context.writer()
+
+    def result(name: str) -> None:
+        error, message = outcomes.get(name, (ErrorCode.NONE, None))
+        writer.string(name)
+        writer.int16(error)
+        writer.message(message)
+        writer.end_of_fields()
+
+    writer.int32(0)  # throttle time
+    writer.array(names, result)
+    writer.end_of_fields()
+    return writer.parts()
+
+
+async def _outcomes(context: Context, changes: Sequence[Change]) -> Mapping[str, tuple[ErrorCode, str]]:
+    """What the change of a user came to, by name; those whose change was made are not there."""
+    not_allowed = denied(context, ALTER_CLUSTER)
+    if not_allowed is not None:
+        return {change.name: (not_allowed, "the client may not alter the cluster") for change in changes}
+    accounts = StoreAccounts(context.broker.cluster)
+    try:
+        refused = (await accounts.change(lambda _: changes, by=str(context.client.principal))).refused
+    except StorageFailure as error:
+        return {change.name: (ErrorCode.KAFKA_STORAGE_ERROR, str(error)) for change in changes}
+    return {name: (_CODES[why_not], why_not.value) for name, why_not in refused.items()}
+
+
+def _change(it: Upsertion) -> Change:
+    mechanism = _mechanism(it.mechanism)
+    if mechanism is None or len(it.salted_password) != mechanism.key_bytes:
+        return Change(it.name, mechanism, Credential(it.salt, it.iterations, b"", b""))
+    return Change(it.name, mechanism, credential_of(mechanism, it.salted_password, it.salt, it.iterations))
+
+
+def _mechanism(number: int) -> ScramMechanism | None:
+    return next((each for each in ScramMechanism if each.value == number), None)
+
+
+API = Api(51, "AlterUserScramCredentials", SERVED, FLEXIBLE_FROM, decode, handle, (ALTER_CLUSTER,))
