@@ -87,11 +87,15 @@ class Authorizer:
         self._literal: dict[tuple[ResourceType, str], _Pattern] = {}
         self._prefixed: dict[tuple[ResourceType, str], _Pattern] = {}
         lengths: dict[ResourceType, set[int]] = {each: set() for each in OPERATIONS}
+        plain: dict[str, str] = {}  # to read an address costs as much as all the rest
         for acl in acls:
+            host = plain.get(acl.host)
+            if host is None:
+                host = plain[acl.host] = plain_address(acl.host)
             prefixed = acl.pattern_type is PatternType.PREFIXED
             patterns = self._prefixed if prefixed else self._literal
             pattern = patterns.setdefault((acl.resource_type, acl.resource_name), _Pattern())
-            rule = _Rule(plain_address(acl.host), acl.operation, acl.permission is Permission.ALLOW)
+            rule = _Rule(host, acl.operation, acl.permission is Permission.ALLOW)
             pattern.by_principal.setdefault(acl.principal, []).append(rule)
             if prefixed:
                 lengths[acl.resource_type].add(len(acl.resource_name))

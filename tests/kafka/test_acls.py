@@ -270,3 +270,18 @@ def test_who_may_see_and_operate_the_cluster(memory):
     access = memory.broker.access
     assert (access.may_see_cluster(ANONYMOUS, "::1"), access.may_operate_cluster(ANONYMOUS, "::1")) == (True, False)
     assert access.may_operate_cluster(ADMIN, "::1")
+
+
+async def test_acl_that_another_broker_made_holds_before_the_next_request(memory, monkeypatch):
+    """With several brokers on one store, each looks there before it serves a request."""
+    memory.spread(2, 0)
+    memory.topics.create_now("t")
+    enforce(memory)
+    outsider = AskerAs(memory, ANONYMOUS)
+
+    async def notice():
+        enforce(memory, allow(Operation.READ, ResourceType.TOPIC, "t"))
+
+    monkeypatch.setattr(memory.cluster, "notice", notice)
+    (topic,) = (await outsider(METADATA, 9, **metadata(False, False))).topics
+    assert topic.error_code == ErrorCode.NONE
