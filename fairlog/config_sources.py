@@ -27,8 +27,8 @@ from fairlog.security.mechanisms import OAUTHBEARER
 _FLAGS = {"admin.listen": "--admin", "journal.engine": "--journals", "cluster.name": "--cluster"}
 """Flags that are not called like their key."""
 
-# Read elsewhere: the address that the command line's clients use, and the failpoint of the crash tests.
-_NOT_SETTINGS = frozenset({"FAIRLOG_BOOTSTRAP", "FAIRLOG_FAILPOINT", PROCESS_VARIABLE})
+# Read elsewhere: the address that the command line's clients use, who they are, and the failpoint of the crash tests.
+_NOT_SETTINGS = frozenset({"FAIRLOG_BOOTSTRAP", "FAIRLOG_CLIENT_PROPERTIES", "FAIRLOG_FAILPOINT", PROCESS_VARIABLE})
 # Kubernetes puts these into every container's environment when there is a service named "fairlog".
 _SERVICE_LINK = re.compile(r"FAIRLOG_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)")
 

@@ -17,7 +17,7 @@ the file, and a flag (`--data-dir`, `--listen`, `--advertised`, `--admin`, `--pr
 overrides the environment. Values that clients set at run time override all of these ([broker
 configs](compatibility.md#broker-configs)). The node does not start if a key is not on this page or a value does not
 fit; the error names the key and where it was set. `FAIRLOG_BOOTSTRAP` is not a setting of the node: it is the address
-of the broker that the client commands use.
+of the broker that the client commands use; nor is `FAIRLOG_CLIENT_PROPERTIES`, which says who they are.
 
 ```toml
 # fairlog.toml

@@ -10,6 +10,7 @@ exit code 1 (wrong usage: 2; interrupted: 130). Anything else is a mistake of ou
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -84,11 +85,23 @@ def _say_version(asked: bool) -> None:
 
 @app.callback()
 def about(
-    version: Annotated[
+    client_properties: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="FAIRLOG_CLIENT_PROPERTIES",
+            help="How clients of a broker show who they are: security.protocol, sasl.… and ssl.…, as librdkafka has "
+            "them.",
+        ),
+    ] = None,
+    version: Annotated[  # noqa: ARG001 (its callback answers)
         bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is.")
     ] = False,
 ) -> None:
-    """What the program itself can be asked, without a command."""
+    """What the program itself can be asked, and what is common to the commands that ask a broker."""
+    from fairlog.cli.client_properties import use
+
+    use(client_properties)
 
 
 def main() -> None:

@@ -5,7 +5,9 @@ belongs to the request. `connect` asks ApiVersions first; each request has one v
 speaks, and a broker that does not serve it is told so by name instead of being sent something it misreads.
 Nothing here is specific to Fairlog: the same commands work against any broker.
 
-What it does not do: pipelining, retries, TLS. More than one broker: `fairlog.cli.brokers`.
+Who it is, and whether there is TLS, `fairlog.cli.client_properties` says.
+
+What it does not do: pipelining, retries. More than one broker: `fairlog.cli.brokers`.
 """
 
 from __future__ import annotations
@@ -22,11 +24,17 @@ from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.api_versions.v3.response import ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
+from kio.schema.sasl_authenticate.v1.request import SaslAuthenticateRequest
+from kio.schema.sasl_authenticate.v1.response import SaslAuthenticateResponse
+from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 from kio.static.primitive import i16, i32
 from kio.static.protocol import RequestPayload, ResponsePayload
 
+from fairlog.cli import client_properties
+from fairlog.cli.client_properties import ClientProperties
 from fairlog.cli.errors import ClientError
 from fairlog.config_values import Address
 
@@ -81,6 +89,19 @@ class Connection:
             has = f"serves {served.start} to {served.stop - 1}" if served else "does not serve it"
             raise ClientError(f"{api_key_map[key]} version {version} is needed, but the broker at {self.address} {has}")
         return self._exchange(payload)
+
+    def sign_in(self, mechanism: str, properties: ClientProperties) -> None:
+        """Show who the client is. Raises ClientError."""
+        what = f"signing in at {self.address}"
+        chosen = self.request(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
+        check(what, chosen.error_code, f"it offers {', '.join(chosen.mechanisms) or 'nothing'}")
+
+        def exchange(message: bytes) -> bytes:
+            answer = self.request(SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse)
+            check(what, answer.error_code, answer.error_message)
+            return answer.auth_bytes
+
+        properties.sign_in(mechanism, exchange)
 
     def serves(self, api_key: int) -> bool:
         """Does the broker serve this API, in whatever version?"""
@@ -145,9 +166,13 @@ def connect(address: Address) -> Generator[Connection]:
         stream = socket.create_connection((address.host, address.port), TIMEOUT_S)
     except OSError as error:
         raise NoAnswer(f"cannot reach a broker at {address}: {error.strerror or error}") from error
-    with stream:
-        connection = Connection(address, stream)
+    properties = client_properties.current()
+    with stream, properties.secured(stream, address) as secured:
+        connection = Connection(address, secured)
         connection.negotiate()
+        mechanism = properties.mechanism
+        if mechanism is not None:
+            connection.sign_in(mechanism, properties)
         yield connection
 
 

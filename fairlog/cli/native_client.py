@@ -19,6 +19,8 @@ from typing import cast
 
 import cbor2
 
+from fairlog.cli import client_properties
+from fairlog.cli.client_properties import ClientProperties
 from fairlog.cli.errors import ClientError
 from fairlog.config_values import Address
 from fairlog.native.messages import FRAME_BYTES_MAX, PREAMBLE
@@ -78,6 +80,17 @@ class NativeConnection:
             raise ClientError(
                 f"the broker at {self._address} has no sinks: it is not a Fairlog node, or it is a newer version"
             )
+
+    def sign_in(self, mechanism: str, properties: ClientProperties) -> None:
+        """Show who the client is. Raises ClientError."""
+        named = {"mechanism": mechanism}
+
+        def exchange(message: bytes) -> bytes:
+            answer = self._ask("sign-in", {"message": message.decode(), **named})
+            named.clear()
+            return str(answer["message"]).encode()
+
+        properties.sign_in(mechanism, exchange)
 
     def sinks(self) -> tuple[list[Sink], Mapping[int, Address]]:
         """The sinks of this broker, and the other brokers of its node. Raises ClientError."""
@@ -147,9 +160,13 @@ def connect_natively(address: Address) -> Generator[NativeConnection]:
         stream = socket.create_connection((address.host, address.port), TIMEOUT_S)
     except OSError as error:
         raise ClientError(f"cannot reach a broker at {address}: {error.strerror or error}") from error
-    with stream:
-        connection = NativeConnection(address, stream)
+    properties = client_properties.current()
+    with stream, properties.secured(stream, address) as secured:
+        connection = NativeConnection(address, secured)
         connection.greet()
+        mechanism = properties.mechanism
+        if mechanism is not None:
+            connection.sign_in(mechanism, properties)
         yield connection
 
 

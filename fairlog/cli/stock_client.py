@@ -10,6 +10,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from fairlog.cli import client_properties
 from fairlog.cli.client import CLIENT_ID
 from fairlog.cli.errors import ClientError
 from fairlog.config_values import Address
@@ -39,6 +40,7 @@ def settings(address: Address, **more: object) -> dict[str, Any]:
         "reconnect.backoff.ms": CONNECT_AGAIN_MS,
         "reconnect.backoff.max.ms": 10 * CONNECT_AGAIN_MS,
         "log_level": 0,  # librdkafka writes to stderr what also comes as an error, over and over again
+        **client_properties.current().values,
         **more,
     }
 

@@ -71,6 +71,7 @@ RUNNING = RunningStatistics(
         refused=1,
         not_served=2,
         fetch_sessions=FetchSessionStatistics(sessions=4, partitions=40, evictions=6),
+        sign_ins={("PLAIN", "refused"): 2},
     ),
     journals=JournalStatistics(6, 4096, 1024, [("billing-7", 1024)], 0, 1),
     unstable=UnstableStatistics(3, 12, [("orders", 1, 9)]),

@@ -18,6 +18,7 @@ from tests.kafka.serving import framed
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.protocol import admin as admin
     from kafka.protocol import metadata, sasl
 
 NONE = 0

@@ -17,6 +17,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import admin as confluent_admin
 
 from scripts.node_process import NodeProcess
+from tests.cli.in_process import fairlog_command
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -206,3 +207,30 @@ def test_backup_says_that_it_has_users_and_keeps_them_to_its_owner(node: Node, t
     records = [json.loads(line) for line in shown.splitlines()]
     assert {"what": "user", "name": "alice"} in [{**each, "what": each["what"]} for each in records]
     assert all(each.keys() == {"what", "name"} for each in records if each["what"] in ("user", "secret"))
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"])
+def test_commands_sign_in_with_a_file_of_properties(
+    node: Node, tmp_path: Path, mechanism: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On Kafka's protocol, by our client and by confluent-kafka, and on the native one."""
+    file = tmp_path / "client.properties"
+    lines = ["# who I am", "security.protocol=SASL_PLAINTEXT", f"sasl.mechanism={mechanism}", "sasl.username=alice"]
+    file.write_text("\n".join([*lines, f"sasl.password={PASSWORD}"]), encoding="utf-8")
+    fairlog = fairlog_command(monkeypatch, capsys)
+    signed_in = ("--client-properties", file)
+    topic, bootstrap = f"commands-{mechanism}", ("--bootstrap", node.address)
+    assert fairlog(*signed_in, "topic", "create", topic, *bootstrap)[0] == 0
+    assert fairlog(*signed_in, "sink", "list", *bootstrap)[:2] == (0, "there are no sinks\n")
+    producer = confluent_kafka.Producer(node.librdkafka(mechanism))
+    producer.produce(topic, b"value")
+    assert producer.flush(15) == 0
+    code, said, _ = fairlog(*signed_in, "consume", topic, "--until-end", *bootstrap)
+    assert (code, "value" in said) == (0, True)
+    assert "alice" in fairlog(*signed_in, "user", "list", *bootstrap)[1]
+    file.write_text("\n".join([*lines, "sasl.password=wrong"]), encoding="utf-8")
+    for command in (("topic", "list"), ("sink", "list")):
+        code, said, error = fairlog(*signed_in, *command, *bootstrap)
+        assert (code, said) == (1, "")
+        assert "invalid credentials" in error
+    assert fairlog("topic", "list", *bootstrap)[0] == 1
