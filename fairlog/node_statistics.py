@@ -46,6 +46,7 @@ class EdgeCounts:
     connected: int
     accepted: int
     refused: int
+    handshakes_failed: int
     not_served: int
     fetch_sessions: FetchSessionStatistics
 

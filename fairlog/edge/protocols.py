@@ -13,6 +13,8 @@ import trio
 
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.log_limiter import LogLimiter
+from fairlog.security.listeners import PLAIN, Listener
+from fairlog.security.principal import ANONYMOUS, Principal
 
 
 class Served(Protocol):
@@ -47,10 +49,13 @@ class ListenerProtocol(Protocol):
         peer: str,
         budget: FrameBudget,
         lines: LogLimiter,
+        listener: Listener = PLAIN,
+        principal: Principal = ANONYMOUS,
     ) -> Served:
         """A connection, of which `received` is read already.
 
         `ordinal` grows with each connection that the node accepts, `peer` is for log lines, and `budget` is what large
-        frames of all protocols take their room from. `lines` limits what clients can have logged.
+        frames of all protocols take their room from. `lines` limits what clients can have logged. `listener` is the one
+        that the client came in by, and `principal` who it has shown to be.
         """
         ...

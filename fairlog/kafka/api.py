@@ -70,7 +70,7 @@ class Client:
     """From ApiVersions v3+, as `librdkafka` or `apache-kafka-java`; empty if the client did not say."""
     software_version: str = ""
     listener: Listener = PLAIN
-    """Where it came in."""
+    """Where it came in: it is told the addresses of brokers' listeners of this name."""
     principal: Principal = ANONYMOUS
     """Who the peer has shown to be."""
     lines: LogLimiter = field(default_factory=functools.partial(LogLimiter, trio.current_time))
@@ -80,8 +80,13 @@ class Client:
 
     @property
     def host(self) -> str:
-        """The peer's address without its port, written as Kafka does, with a leading slash."""
-        return "/" + self.peer.rpartition(":")[0]
+        """The peer's address without its port."""
+        return self.peer.rpartition(":")[0]
+
+    @property
+    def shown_host(self) -> str:
+        """The same, written as Kafka does where it shows it: with a leading slash."""
+        return f"/{self.host}"
 
     def admit_line(self, event: str) -> Mapping[str, int] | None:
         """None if no log line of this event should be written now; otherwise what it says about suppressed ones."""

@@ -3,6 +3,8 @@
 Ordinals grow with each accepted connection, over all listeners: by them the coordinator knows which of two connections
 of one producer is the newer (invariant 10).
 
+A listener with TLS begins with a handshake (`fairlog.security.tls`), and the same follows on the stream inside.
+
 A connection may speak another protocol on the same port (`fairlog/edge/protocols.py`): it counts like any other, and
 ends with the others.
 """
@@ -27,6 +29,8 @@ from fairlog.kafka.api import Client
 from fairlog.kafka.connection import Connection
 from fairlog.kafka.handlers import ALL
 from fairlog.kafka.router import Router
+from fairlog.listening import Door
+from fairlog.security.tls import HandshakeFailed, TlsListener
 
 log = structlog.get_logger()
 
@@ -66,14 +70,14 @@ class Server:
         """Connections that were refused since there are too many; 0 if there are not."""
         self._accept_failures = 0
         """Failed attempts since no connection can be accepted; 0 if connections can be accepted."""
-        self._connections: set[Served] = set()
+        self._connections: set[Served | _Handshake] = set()
         self._accepting = trio.CancelScope()
 
     async def serve(
         self,
-        listeners: Sequence[trio.SocketListener],
+        doors: Sequence[Door],
         *,
-        task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
+        task_status: trio.TaskStatus[Sequence[Door]] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve until `stop` was called and the last request in flight is answered.
 
@@ -82,9 +86,9 @@ class Server:
         async with trio.open_nursery() as connections:
             with self._accepting:
                 async with trio.open_nursery() as accepting:
-                    for listener in listeners:
-                        accepting.start_soon(self._accept_from, listener, connections)
-                    task_status.started(list(listeners))
+                    for door in doors:
+                        accepting.start_soon(self._accept_from, door, connections)
+                    task_status.started(doors)
 
     def stop(self) -> None:
         """Accept no connection and read no request any more."""
@@ -92,14 +96,14 @@ class Server:
         for connection in self._connections:
             connection.stop()
 
-    async def _accept_from(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
+    async def _accept_from(self, door: Door, connections: trio.Nursery) -> None:
         """Accept connections until cancelled. `trio.serve_listeners` does the same, but writes to stderr at each
         refusal.
         """
-        async with listener:
+        async with door.socket:
             while True:
                 try:
-                    stream = await listener.accept()
+                    stream = await door.socket.accept()
                 except OSError as error:
                     if error.errno not in _PASSING_REFUSALS:
                         raise
@@ -111,18 +115,18 @@ class Server:
                     if self._accept_failures:
                         log.info("connections are accepted again", attempts=self._accept_failures)
                         self._accept_failures = 0
-                    connections.start_soon(self._serve_and_close, stream)
+                    connections.start_soon(self._serve_and_close, stream, door)
 
-    async def _serve_and_close(self, stream: trio.SocketStream) -> None:
+    async def _serve_and_close(self, stream: trio.SocketStream, door: Door) -> None:
         try:
-            await self._serve_stream(stream)
+            await self._serve_stream(stream, door)
         finally:
             await trio.aclose_forcefully(stream)
 
-    async def _serve_stream(self, stream: trio.SocketStream) -> None:
+    async def _serve_stream(self, stream: trio.SocketStream, door: Door) -> None:
         self._accepted += 1
         self.statistics.accepted += 1
-        peer = _peer_name(stream.socket)
+        ordinal, peer = self._accepted, _peer_name(stream.socket)
         connections_max = self._broker.settings.requests.connections_max
         if len(self._connections) >= connections_max:
             more = self._lines.admit("", "too many connections") if self._refused == 0 else None
@@ -141,7 +145,48 @@ class Server:
         # trio sets TCP_NODELAY on every stream.
         for level, option, value in _KEEPALIVE:
             stream.setsockopt(level, option, value)
-        client = Client(connection=self._accepted, peer=peer, lines=self._lines)
+        client = Client(connection=ordinal, peer=peer, listener=door.listener, lines=self._lines)
+        self.statistics.connected += 1
+        try:
+            secured = stream if door.tls is None else await self._secured(stream, door.tls, client)
+            if secured is not None:
+                await self._serve_client(secured, client)
+        finally:
+            self.statistics.connected -= 1
+
+    async def _secured(
+        self, stream: trio.SocketStream, tls: TlsListener, client: Client
+    ) -> trio.SSLStream[trio.SocketStream] | None:
+        """Do the TLS handshake, and note whom the client's certificate shows; None if there is none with it."""
+        handshake = _Handshake()
+        self._connections.add(handshake)
+        try:
+            with handshake.life:
+                secured = await tls.secured(stream)
+                if secured is None:
+                    return None
+                secret, principal = secured
+                if not client.listener.protocol.asks_who_it_is:
+                    client.principal = principal
+                return secret
+        except HandshakeFailed as failure:
+            self.statistics.handshakes_failed += 1
+            event = "TLS handshake failed"
+            more = client.admit_line(event)
+            if more is not None:
+                log.warning(
+                    event,
+                    reason=str(failure),
+                    action="connection closed",
+                    peer=client.peer,
+                    listener=client.listener.name,
+                    **more,
+                )
+        finally:
+            self._connections.discard(handshake)
+        return None
+
+    async def _serve_client(self, stream: trio.abc.Stream, client: Client) -> None:
         connection = Connection(
             stream,
             client,
@@ -151,22 +196,20 @@ class Server:
             answers=self._router.answers,
             openings=self._protocols,
         )
-        self.statistics.connected += 1
-        try:
-            received = await self._serve_until_stopped(connection)
-            if received is not None:
-                protocol = self._protocols[received[:OPENING_BYTES]]
-                spoken = protocol.connection(
-                    stream,
-                    received,
-                    ordinal=client.connection,
-                    peer=peer,
-                    budget=self._budget,
-                    lines=self._lines,
-                )
-                await self._serve_until_stopped(spoken)
-        finally:
-            self.statistics.connected -= 1
+        received = await self._serve_until_stopped(connection)
+        if received is not None:
+            protocol = self._protocols[received[:OPENING_BYTES]]
+            spoken = protocol.connection(
+                stream,
+                received,
+                ordinal=client.connection,
+                peer=client.peer,
+                budget=self._budget,
+                lines=self._lines,
+                listener=client.listener,
+                principal=client.principal,
+            )
+            await self._serve_until_stopped(spoken)
 
     async def _serve_until_stopped(self, connection: Served) -> bytes | None:
         self._connections.add(connection)
@@ -174,6 +217,16 @@ class Server:
             return None if self._accepting.cancel_called else await connection.serve()
         finally:
             self._connections.discard(connection)
+
+
+class _Handshake:
+    """A connection that is not served yet: it counts like one that is, and ends at once with the server."""
+
+    def __init__(self) -> None:
+        self.life = trio.CancelScope()
+
+    def stop(self) -> None:
+        self.life.cancel()
 
 
 def _peer_name(peer: trio.socket.SocketType) -> str:

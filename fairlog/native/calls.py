@@ -9,6 +9,8 @@ from typing import TypeAlias
 from fairlog.broker import Broker
 from fairlog.cluster.interface import Topic
 from fairlog.native.messages import Arguments, HangUp, Refused, Result
+from fairlog.security.listeners import PLAIN, Listener
+from fairlog.security.principal import ANONYMOUS, Principal
 from fairlog_types import LogId
 
 
@@ -22,6 +24,12 @@ class Call:
     """The ordinal of the client's connection: it grows with each connection that the node accepts."""
     serial: int
     """The request's serial number in this run of the node."""
+    listener: Listener = PLAIN
+    """By which the client came in: it is told the addresses of other brokers' listeners of this name."""
+    host: str = ""
+    """The client's address, without its port."""
+    principal: Principal = ANONYMOUS
+    """Who the client has shown to be."""
 
 
 Op: TypeAlias = Callable[[Call], Awaitable[Result]]

@@ -27,7 +27,7 @@ from fairlog.broker import Broker
 from fairlog.edge.fatal import raise_if_fatal
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import FRAME_BYTES_PER_S, FRAME_SILENCE_S, OPENING_BYTES, FrameReader
-from fairlog.edge.hanging_up import HANG_UP_CHECK_S, has_hung_up
+from fairlog.edge.hanging_up import HANG_UP_CHECK_S, has_hung_up, peer_socket
 from fairlog.edge.log_limiter import LogLimiter
 from fairlog.edge.malformed import Malformed
 from fairlog.edge.statistics import ApiStatistics
@@ -43,6 +43,8 @@ from fairlog.native.messages import (
     encode_result,
     parse_request_untrusted,
 )
+from fairlog.security.listeners import PLAIN, Listener
+from fairlog.security.principal import ANONYMOUS, Principal
 from fairlog_types import StorageFailure
 
 log = structlog.get_logger()
@@ -75,15 +77,19 @@ class NativeConnection:
         peer: str,
         budget: FrameBudget,
         lines: LogLimiter,
+        listener: Listener = PLAIN,
+        principal: Principal = ANONYMOUS,
     ) -> None:
         """`received` is what was already read from the stream, from its beginning on."""
         self._lines = lines
         self._served = served
         self._stream = stream
-        self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
+        self._socket = peer_socket(stream)
         self._received = received
         self._ordinal = ordinal
         self._peer = peer
+        self._listener = listener
+        self._principal = principal
         self._budget = budget
         self._stopping = False
         self._waiting = trio.CancelScope()
@@ -213,6 +219,9 @@ class NativeConnection:
             Arguments(request.op, request.arguments),
             self._ordinal,
             next(self._served.serials),
+            listener=self._listener,
+            host=self._host,
+            principal=self._principal,
         )
         try:
             return encode_result(request, await op(call))
@@ -242,7 +251,11 @@ class NativeConnection:
             log.warning(event, reason=reason, action="connection closed", protocol="native", peer=self._peer, **more)
 
     def _admit_line(self, event: str) -> Mapping[str, int] | None:
-        return self._lines.admit(self._peer.rpartition(":")[0], event)
+        return self._lines.admit(self._host, event)
+
+    @property
+    def _host(self) -> str:
+        return self._peer.rpartition(":")[0]
 
 
 async def _cancel_when_gone(peer: trio.socket.SocketType, waiting: trio.CancelScope) -> None:

@@ -14,6 +14,8 @@ from fairlog.edge.statistics import ApiStatistics
 from fairlog.native import batches, cuts
 from fairlog.native.calls import Op
 from fairlog.native.connection import OPENING, NativeConnection, Served
+from fairlog.security.listeners import PLAIN, Listener
+from fairlog.security.principal import ANONYMOUS, Principal
 
 OPS: Mapping[str, Op] = {
     "join": batches.join,
@@ -47,5 +49,17 @@ class NativeProtocol:
         peer: str,
         budget: FrameBudget,
         lines: LogLimiter,
+        listener: Listener = PLAIN,
+        principal: Principal = ANONYMOUS,
     ) -> NativeConnection:
-        return NativeConnection(self._served, stream, received, ordinal=ordinal, peer=peer, budget=budget, lines=lines)
+        return NativeConnection(
+            self._served,
+            stream,
+            received,
+            ordinal=ordinal,
+            peer=peer,
+            budget=budget,
+            lines=lines,
+            listener=listener,
+            principal=principal,
+        )

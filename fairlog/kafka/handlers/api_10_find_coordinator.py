@@ -4,7 +4,8 @@ Behaviour
 - Key types 0 (group) and 1 (transactional id) are known; any other is INVALID_REQUEST, also that of share groups (2),
   as in a Kafka without a share coordinator.
 - Every broker knows all coordinators (`fairlog.cluster.coordinators`). If one has not started yet, the answer is
-  COORDINATOR_NOT_AVAILABLE, on which clients ask again.
+  COORDINATOR_NOT_AVAILABLE, on which clients ask again. So is one without the listener that the client came in by, as
+  in Kafka.
 
 Version notes
 - 0 has groups only; 1 adds the key type, the throttle time and an error message; 3 is flexible; 4 asks for many keys at
@@ -17,7 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from fairlog.broker import Broker
 from fairlog.cluster.interface import BrokerAddress
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
@@ -64,7 +64,7 @@ async def handle(context: Context, request: FindCoordinatorRequest) -> Answer:
     version, writer = context.version, context.writer()
 
     def coordinator(key: str) -> None:
-        found = _find(context.broker, request.key_type, key)
+        found = _find(context, request.key_type, key)
         writer.string(key)
         _write_place(writer, found)
         writer.int16(found.error)
@@ -76,7 +76,7 @@ async def handle(context: Context, request: FindCoordinatorRequest) -> Answer:
     if version >= _MANY_KEYS_FROM:
         writer.array(request.keys, coordinator)
     else:
-        found = _find(context.broker, request.key_type, request.keys[0])
+        found = _find(context, request.key_type, request.keys[0])
         writer.int16(found.error)
         if version >= 1:
             writer.message(found.message)
@@ -85,12 +85,13 @@ async def handle(context: Context, request: FindCoordinatorRequest) -> Answer:
     return writer.parts()
 
 
-def _find(broker: Broker, key_type: int, key: str) -> _Found:
+def _find(context: Context, key_type: int, key: str) -> _Found:
+    broker, listener = context.broker, context.client.listener.name
     match key_type:
         case KeyType.GROUP:
-            address = broker.coordinator_of_group(key)
+            address = broker.coordinator_of_group(key, listener)
         case KeyType.TRANSACTIONAL_ID:
-            address = broker.coordinator_of(key)
+            address = broker.coordinator_of(key, listener)
         case _:
             return _Found(_NOWHERE, ErrorCode.INVALID_REQUEST, f"there is no coordinator for keys of type {key_type}")
     if address is None:

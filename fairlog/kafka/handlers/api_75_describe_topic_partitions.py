@@ -8,7 +8,8 @@ Behaviour
   none is created.
 - A list of names without the cursor's topic, and a cursor below partition 0, are INVALID_REQUEST for each topic named,
   as in Kafka. With a cursor after a topic's last partition, the topic is answered without partitions.
-- If the leader's broker has not started yet, the partition is LEADER_NOT_AVAILABLE.
+- If the leader's broker has not started yet, the partition is LEADER_NOT_AVAILABLE; if it has no listener
+  of the name by which the client came in, LISTENER_NOT_FOUND.
 - Eligible leader replicas, current and former, are empty lists: the leader is the only replica. All operations on
   topics are authorized, as in Kafka without an authorizer.
 - A topic that is named more than once is answered once. Other clients are served between one topic and the next.
@@ -128,14 +129,16 @@ def _error_of(name: str) -> ErrorCode:
 
 async def _encode(context: Context, lines: Sequence[_Line], following: Cursor | None) -> Answer:
     writer, broker = context.writer(), context.broker
-    started = {address.node_id for address in broker.brokers()}
+    reachable = {address.node_id for address in broker.brokers(context.client.listener.name)}
+    unreachable = frozenset(broker.started) - reachable
     leaders: Sequence[Leader] = ()
     copies: Sequence[PartitionCopies] = ()
 
     def partition(index: int) -> None:
         node_id, leader_epoch = leaders[index]
-        can_lead = node_id in started
-        writer.int16(ErrorCode.NONE if can_lead else ErrorCode.LEADER_NOT_AVAILABLE)
+        can_lead = node_id in reachable
+        missing = ErrorCode.LISTENER_NOT_FOUND if node_id in unreachable else ErrorCode.LEADER_NOT_AVAILABLE
+        writer.int16(ErrorCode.NONE if can_lead else missing)
         writer.int32(index)
         writer.int32(node_id if can_lead else NO_NODE)
         writer.int32(leader_epoch)
