@@ -315,8 +315,8 @@ class Broker:
     data_logs: ReadDataLogs
     coordinator: Coordinator
     live_settings: LiveSettings
-    advertised: Address
-    """What clients are told to connect to."""
+    advertised: Mapping[str, Address]
+    """What clients are told to connect to, by listener."""
     offsets: Offsets
     groups: Groups
     group_configs: LiveGroupConfigs
@@ -374,33 +374,40 @@ class Broker:
         others = (each for each in self.cluster.copies_of(self.cluster.shard).in_sync if each != self.node_id)
         return next((each for each in others if rack_of(each) == rack), -1)
 
-    def brokers(self) -> Sequence[BrokerAddress]:
-        """The brokers that clients can be sent to, by node id."""
+    def brokers(self, listener: str) -> Sequence[BrokerAddress]:
+        """The brokers that clients of the listener of this name can be sent to, by node id, with their addresses there.
+
+        Those that have no such listener are left out, as in Kafka.
+        """
         if self.is_alone:
-            return (BrokerAddress(self.node_id, self.advertised.host, self.advertised.port),)
-        return self.cluster.brokers()
+            own = self.advertised.get(listener)
+            return () if own is None else (BrokerAddress(self.node_id, own.host, own.port),)
+        return self.cluster.brokers(listener)
 
     @property
-    def controller(self) -> BrokerAddress | None:
+    def started(self) -> Collection[int]:
+        """The node ids of all brokers that have started, whatever their listeners are."""
+        return (self.node_id,) if self.is_alone else self.cluster.started
+
+    def controller(self, listener: str) -> BrokerAddress | None:
         """The broker that clients are to ask for topics and configs; None if it has not started yet."""
-        return self._address_of_broker(self.cluster.controller_id)
+        return self._address_of_broker(self.cluster.controller_id, listener)
 
-    def coordinator_of_group(self, group: str) -> BrokerAddress | None:
+    def coordinator_of_group(self, group: str, listener: str) -> BrokerAddress | None:
         """The broker that coordinates the group; None if it has not started yet."""
-        return self._address_of(self.shard_of_group(group))
+        return self._address_of(self.shard_of_group(group), listener)
 
-    def coordinator_of(self, transactional_id: str) -> BrokerAddress | None:
+    def coordinator_of(self, transactional_id: str, listener: str) -> BrokerAddress | None:
         """The broker that coordinates the transactional id; None if it has not started yet."""
-        return self._address_of(self.shard_of(transactional_id))
+        return self._address_of(self.shard_of(transactional_id), listener)
 
     def is_at(self, there: BrokerAddress) -> bool:
         """Whether clients reach this broker there. The first port of a node of a cluster is no shard's."""
-        return (there.host, there.port) == (self.advertised.host, self.advertised.port)
+        return Address(there.host, there.port) in self.advertised.values()
 
-    @property
-    def taker_of_cuts(self) -> BrokerAddress | None:
+    def taker_of_cuts(self, listener: str) -> BrokerAddress | None:
         """The broker to ask for a cut, if this one owns no shard; None if there is none at the moment."""
-        return self._address_of(FIRST_SHARD)
+        return self._address_of(FIRST_SHARD, listener)
 
     def coordinates_group(self, group: str) -> bool:
         """Whether this broker coordinates the group."""
@@ -443,11 +450,11 @@ class Broker:
         """Which shard coordinates the transactional id."""
         return shard_of_transactional_id(self.cluster, transactional_id, self.settings.transactions.group_separator)
 
-    def _address_of(self, shard: ShardNumber) -> BrokerAddress | None:
-        return self._address_of_broker(self.cluster.broker_of(shard))
+    def _address_of(self, shard: ShardNumber, listener: str) -> BrokerAddress | None:
+        return self._address_of_broker(self.cluster.broker_of(shard), listener)
 
-    def _address_of_broker(self, node_id: int) -> BrokerAddress | None:
-        return next((broker for broker in self.brokers() if broker.node_id == node_id), None)
+    def _address_of_broker(self, node_id: int, listener: str) -> BrokerAddress | None:
+        return next((broker for broker in self.brokers(listener) if broker.node_id == node_id), None)
 
     @property
     def settings(self) -> Settings:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 from fairlog.config import KEYS, ConfigError, Settings
 from fairlog.config_sources import with_texts
+from fairlog.config_values import ListenerAddresses
+from fairlog.configured_listeners import listeners_of
 from fairlog.topic_configs import TOPIC_CONFIGS, TRANSACTIONS, ConfigType, TopicConfig, default_value, setting_text
 
 _DEFAULTS = Settings()
@@ -76,11 +78,19 @@ def _retention_in(unit_ms: int, name: str, unit: str) -> BrokerConfig:
 
 
 def _advertised(settings: Settings) -> str | None:
-    return None if settings.advertised is None else f"PLAINTEXT://{settings.advertised}"
+    return None if settings.advertised is None else _named(settings.advertised)
 
 
 def _listeners(settings: Settings) -> str:
-    return f"PLAINTEXT://{settings.listen}"
+    return _named(settings.listen)
+
+
+def _named(addresses: ListenerAddresses) -> str:
+    return ",".join(f"{name}://{address}" for name, of_shards in addresses.named for address in of_shards)
+
+
+def _protocols(settings: Settings) -> str:
+    return ",".join(map(str, listeners_of(settings)))
 
 
 GROUP_SEPARATOR = "fairlog.transaction.group.separator"
@@ -128,6 +138,15 @@ _ROWS = (
     _of_setting("group.consumer.max.size", ConfigType.INT, "groups.members_max"),
     BrokerConfig("listeners", ConfigType.STRING, KEYS["listen"].doc, _listeners, "listen"),
     BrokerConfig("advertised.listeners", ConfigType.STRING, KEYS["advertised"].doc, _advertised, "advertised"),
+    BrokerConfig(
+        "listener.security.protocol.map",
+        ConfigType.STRING,
+        KEYS["security.protocols"].doc,
+        _protocols,
+        "security.protocols",
+    ),
+    _of_setting("ssl.client.auth", ConfigType.STRING, "tls.client_auth"),
+    _of_setting("ssl.principal.mapping.rules", ConfigType.STRING, "tls.principal_rules"),
     _retention_in(60_000, "log.retention.minutes", "minutes"),
     _retention_in(3_600_000, "log.retention.hours", "hours"),
     _always(

@@ -63,7 +63,7 @@ _ELSEWHERE = SinkRefused(SinkRefusal.IN_USE, "another node owns the shard of the
 def make_bystander(
     cluster: ClusterStore,
     live: LiveSettings,
-    advertised: Address,
+    advertised: Mapping[str, Address],
     *,
     data_logs: ReadDataLogs | None = None,
     copied: Callable[[], Partitions | None] = lambda: None,

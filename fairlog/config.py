@@ -10,7 +10,6 @@ A key's full name is its path, `journal.fsync`. Where its value comes from, `fai
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
 import os
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -20,22 +19,29 @@ from typing import Any, Literal, TypeVar, cast
 
 from fairlog.config_values import (
     Address,
+    ListenerAddresses,
     Secret,
     one_of,
     read_address_or_off,
-    read_addresses,
+    read_client_auth,
     read_directory,
     read_file_or_none,
     read_journals,
+    read_listeners,
     read_mechanisms,
     read_name_or_empty,
     read_names,
+    read_principal_rules,
     read_principals,
+    read_protocols,
     read_secret,
     read_switch,
     read_text_or_empty,
     whole,
 )
+from fairlog.security.client_auth import ClientAuthByListener
+from fairlog.security.listeners import Listener
+from fairlog.security.principal_rules import PrincipalRules
 from partition.modes import TransactionModeName
 
 ENVIRONMENT_PREFIX = "FAIRLOG_"
@@ -61,8 +67,8 @@ class ConfigError(Exception):
 class Ready:
     """What a node that serves says of itself."""
 
-    advertised: Address
-    """What clients are told to connect to."""
+    advertised: ListenerAddresses
+    """What clients are told to connect to: one address for each listener."""
     admin: Address | None
     """Where the admin listener is; None if there is none."""
 
@@ -491,6 +497,67 @@ class AdminSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SecuritySettings:
+    """How clients speak to the listeners. docs/security.md describes it."""
+
+    protocols: tuple[Listener, ...] = key(
+        (),
+        read_protocols,
+        "NAME:PROTOCOL for each listener whose name is no protocol, with commas between them. Protocols are PLAINTEXT, "
+        "SSL, SASL_PLAINTEXT and SASL_SSL. Kafka's listener.security.protocol.map.",
+        default_text="none",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """Certificates, for listeners with TLS (SSL, SASL_SSL). All files are PEM, and are read again when they change."""
+
+    certificate: Path | None = key(
+        None,
+        read_file_or_none,
+        "The file with the node's certificate, and with those between it and the CA. Kafka's ssl.keystore.location.",
+        default_text="none",
+    )
+    client_ca: Path | None = key(
+        None,
+        read_file_or_none,
+        "A file with the certificates of the CAs that clients' certificates have to come from. Kafka's "
+        "ssl.truststore.location.",
+        default_text="none",
+    )
+    client_auth: ClientAuthByListener = key(
+        ClientAuthByListener(),
+        read_client_auth,
+        "Whether clients have to show a certificate. none: they are not asked. requested: one that is shown must be "
+        "good. required: without one there is no connection. For single listeners NAME:WORD, with commas between "
+        "them; the others do not ask. Kafka's ssl.client.auth.",
+    )
+    revoked: Path | None = key(
+        None,
+        read_file_or_none,
+        "A file with the revocation lists (CRLs) of these CAs, one of each that clients' certificates come from "
+        "directly. A certificate that is in one is refused, and all are when the list has expired.",
+        default_text="none",
+    )
+    principal_rules: PrincipalRules = key(
+        PrincipalRules(),
+        read_principal_rules,
+        "How a certificate's subject becomes the name of a user: DEFAULT, the whole subject, or "
+        "RULE:pattern/replacement/ with L or U behind it, with commas between several; the first one that matches. "
+        "Patterns are RE2's. Kafka's ssl.principal.mapping.rules.",
+    )
+    # Last: below it the name is not that of the function any more.
+    key: Path | None = key(
+        None,
+        read_file_or_none,
+        "The file with the certificate's private key, without a password. Nobody but its owner may read it (of a file "
+        "that is root's, also its group).",
+        default_text="none",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class SaslSettings:
     """How clients sign in at listeners that ask (SASL_PLAINTEXT, SASL_SSL). docs/security.md describes it."""
 
@@ -574,19 +641,24 @@ class Settings:
     data_dir: Path = key(
         Path("fairlog-data"), read_directory, "The directory for all data. Only one node at a time may use it."
     )
-    listen: Address = key(
-        Address("127.0.0.1", 9092),
-        read_addresses,
-        "HOST:PORT to accept clients on. With port 0 the system picks one; 0.0.0.0 accepts on every interface. With "
-        "several shards it is the first one's, and the ports of the others follow; or list one for each, with "
-        "commas between them. In a cluster of several machines it is where clients may begin; behind it follow a port "
-        "for each shard, and then one for each shard where nodes reach each other.",
+    listen: ListenerAddresses = key(
+        ListenerAddresses.plain(Address("127.0.0.1", 9092)),
+        read_listeners,
+        "HOST:PORT to accept clients on. With port 0 the system picks one; 0.0.0.0 accepts on every interface. Or "
+        "several listeners, as in Kafka's listeners: NAME://HOST:PORT,NAME2://HOST:PORT. A name is a security protocol "
+        "(PLAINTEXT, SSL), or is mapped to one by security.protocols; without a name it is PLAINTEXT. With several "
+        "shards an address is the first one's, and the ports of the others follow; or list one for each, with commas "
+        "between them (with names: each with the name). In a cluster of several machines an address is where clients "
+        "may begin; behind it follow a port for each shard, and, for the first listener, one for each shard where "
+        "nodes reach each other.",
     )
-    advertised: Address | None = key(
+    advertised: ListenerAddresses | None = key(
         None,
-        read_addresses,
+        read_listeners,
         "HOST:PORT that clients are told to connect to. Needed when they cannot use the listen address: behind a "
         "port mapping, or with listen = 0.0.0.0. Port 0 stands for the port of the listen address. With several "
+        "listeners NAME://HOST:PORT,NAME2://HOST:PORT: clients are told the addresses of the listener that they have "
+        "come in by; one that is not named is reached where it listens. Kafka's advertised.listeners. With several "
         "shards as listen.",
         default_text="the listen address",
     )
@@ -628,6 +700,8 @@ class Settings:
     groups: GroupSettings = GroupSettings()
     authorizer: AuthorizerSettings = AuthorizerSettings()
     admin: AdminSettings = AdminSettings()
+    security: SecuritySettings = SecuritySettings()
+    tls: TlsSettings = TlsSettings()
     sasl: SaslSettings = SaslSettings()
     oauth: OauthSettings = OauthSettings()
     log: LogSettings = LogSettings()
@@ -664,23 +738,3 @@ def _rows(tree: type[Any], prefix: str) -> Iterator[Key]:
 
 KEYS: Mapping[str, Key] = types.MappingProxyType({row.name: row for row in _rows(Settings, "")})
 """The table, by full name, in the order of the docs."""
-
-
-def advertised_address(settings: Settings, bound: Address) -> Address:
-    """What clients are told to connect to, when the node listens on `bound`.
-
-    Raises ConfigError if that is a wildcard, which is an address to listen on but not one to connect to.
-    """
-    told = settings.advertised or bound
-    if told.port == 0:
-        told = dataclasses.replace(told, port=bound.port)
-    try:
-        wildcard = ipaddress.ip_address(told.host).is_unspecified
-    except ValueError:
-        wildcard = False
-    if wildcard:
-        raise ConfigError(
-            f"clients cannot connect to {told}: set advertised ({KEYS['advertised'].variable} or --advertised) "
-            "to the HOST:PORT by which they reach this node"
-        )
-    return told

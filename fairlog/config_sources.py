@@ -22,6 +22,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from fairlog.config import ENVIRONMENT_PREFIX, KEYS, PROCESS_VARIABLE, ConfigError, GroupSettings, Settings
 from fairlog.config_values import Untyped, read_secret
+from fairlog.configured_listeners import check_listeners
 from fairlog.security.mechanisms import OAUTHBEARER
 
 _FLAGS = {"admin.listen": "--admin", "journal.engine": "--journals", "cluster.name": "--cluster"}
@@ -223,6 +224,7 @@ def _check(settings: Settings) -> None:
     """What must hold between keys."""
     _check_cluster(settings)
     _check_tokens(settings)
+    check_listeners(settings)
     transactions, requests, journal = settings.transactions, settings.requests, settings.journal
     if transactions.min_timeout_ms > transactions.max_timeout_ms:
         raise ConfigError(

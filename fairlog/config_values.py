@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
+from fairlog.security.client_auth import ClientAuth, ClientAuthByListener
+from fairlog.security.listeners import PLAIN, Listener, SecurityProtocol
 from fairlog.security.mechanisms import MECHANISMS
-
-_SASL = "SASL_PLAINTEXT://"
+from fairlog.security.principal_rules import PrincipalRules
 
 SECRET_CHARACTERS_MIN = 16
 """So many random ones cannot be tried out."""
@@ -48,20 +49,55 @@ class Address:
         return cls(host, int(port))
 
 
-@dataclass(frozen=True, slots=True)
-class SaslAddress(Address):
-    """An address where clients have to sign in: SASL_PLAINTEXT://HOST:PORT."""
+class NamedAddresses(NamedTuple):
+    """The addresses of one listener."""
+
+    name: str
+    """In upper case."""
+    of_shards: tuple[Address, ...]
+    """One, or one for each shard."""
 
 
 @dataclass(frozen=True, slots=True)
-class FirstAddress(Address):
-    """The first process's address, where the addresses of all processes are listed."""
+class ListenerAddresses:
+    """Where the listeners of a node are, or are reached: at least one, in their order."""
 
-    others: tuple[Address, ...]
-    """Those of the processes that follow; at least one."""
+    named: tuple[NamedAddresses, ...]
 
     def __str__(self) -> str:
-        return ",".join(map(str, (Address(self.host, self.port), *self.others)))
+        """As settings have it: addresses without a name, if PLAINTEXT is the only one."""
+        shown = [(name, address) for name, of_shards in self.named for address in of_shards]
+        if len(self.named) == 1 and self.named[0].name == PLAIN.name:
+            return ",".join(str(address) for _, address in shown)
+        return ",".join(f"{name}://{address}" for name, address in shown)
+
+    @classmethod
+    def of(cls, by_name: Mapping[str, Address]) -> ListenerAddresses:
+        """One address for each name."""
+        return cls(tuple(NamedAddresses(name, (address,)) for name, address in by_name.items()))
+
+    @classmethod
+    def plain(cls, address: Address) -> ListenerAddresses:
+        """The only listener, without a name."""
+        return cls.of({PLAIN.name: address})
+
+    @classmethod
+    def parse(cls, text: str) -> ListenerAddresses:
+        """Read HOST:PORT, or NAME://HOST:PORT, with commas between. Raises ValueError that says what is wrong."""
+        by_name: dict[str, tuple[Address, ...]] = {}
+        items = [item.strip() for item in text.split(",")]
+        if len({"://" in item for item in items}) > 1:
+            raise ValueError("either all addresses have the name of a listener (NAME://HOST:PORT), or none has")
+        for item in items:
+            name, separator, address = item.rpartition("://")
+            name = read_listener_name(name) if separator else PLAIN.name
+            by_name[name] = (*by_name.get(name, ()), Address.parse(address))
+        return cls(tuple(NamedAddresses(*each) for each in by_name.items()))
+
+    def one_each(self) -> Mapping[str, Address]:
+        """By name, of one shard."""
+        assert all(len(of_shards) == 1 for _, of_shards in self.named), self
+        return {name: of_shards[0] for name, of_shards in self.named}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,20 +158,64 @@ def read_address(value: object) -> Address:
     return value if isinstance(value, Address) else Address.parse(read_text(value))
 
 
-def read_addresses(value: object) -> Address:
-    """One HOST:PORT, or one for each shard with commas between them: then a FirstAddress."""
-    if isinstance(value, Address):
+def read_listeners(value: object) -> ListenerAddresses:
+    """HOST:PORT, or NAME://HOST:PORT; several with commas between them."""
+    if isinstance(value, ListenerAddresses):
         return value
-    if isinstance(value, str) and value.startswith(_SASL):
-        address = Address.parse(value.removeprefix(_SASL))
-        return SaslAddress(address.host, address.port)
-    items: Sequence[object] = [value]
-    if isinstance(value, str):
-        items = value.split(",")
-    elif isinstance(value, list):
+    if isinstance(value, Address):
+        return ListenerAddresses.plain(value)
+    if isinstance(value, list):
         items = cast("list[object]", value) or [""]
-    first, *others = (Address.parse(read_text(item).strip()) for item in items)
-    return FirstAddress(first.host, first.port, tuple(others)) if others else first
+        return ListenerAddresses.parse(",".join(read_text(item) for item in items))
+    return ListenerAddresses.parse(read_text(value))
+
+
+def read_listener_name(text: str) -> str:
+    """In upper case, as Kafka has it."""
+    if re.fullmatch(r"[A-Za-z0-9._-]+", text) is None:
+        raise ValueError("the name of a listener has letters, digits, '.', '_' and '-'")
+    return text.upper()
+
+
+def read_protocols(value: object) -> tuple[Listener, ...]:
+    """NAME:PROTOCOL, with commas between: Kafka's listener.security.protocol.map."""
+    found: dict[str, Listener] = {}
+    for name, word in _pairs(value, "NAME:PROTOCOL"):
+        if word.upper() not in SecurityProtocol.__members__:
+            raise ValueError(f"{word!r} is none of the protocols {', '.join(SecurityProtocol.__members__)}")
+        listener = Listener(name, SecurityProtocol[word.upper()])
+        if name in SecurityProtocol.__members__ and listener.protocol.name != name:
+            raise ValueError(f"{name} is a protocol itself, and stands for no other one")
+        if name in found:
+            raise ValueError(f"{name} is named twice")
+        found[name] = listener
+    return tuple(found.values())
+
+
+def read_client_auth(value: object) -> ClientAuthByListener:
+    """none, requested or required; or NAME:WORD for single listeners, with commas between: the others ask for none."""
+    if isinstance(value, ClientAuthByListener):
+        return value
+    words = one_of(*(auth.value for auth in ClientAuth))
+    if isinstance(value, str) and ":" not in value:
+        return ClientAuthByListener(ClientAuth(words(value)))
+    named = {name: ClientAuth(words(word)) for name, word in _pairs(value, "none, requested, required or NAME:WORD")}
+    return ClientAuthByListener(named=tuple(named.items()))
+
+
+def _pairs(value: object, form: str) -> Iterator[tuple[str, str]]:
+    """The names of listeners, and a word for each."""
+    if not isinstance(value, str):
+        raise ValueError(f"{form} is needed, with commas between several")  # noqa: TRY004 (what readers raise)
+    for item in value.split(",") if value else ():
+        name, separator, word = item.partition(":")
+        if not separator:
+            raise ValueError(f"{form} is needed, with commas between several")
+        yield read_listener_name(name.strip()), word.strip()
+
+
+def read_principal_rules(value: object) -> PrincipalRules:
+    return value if isinstance(value, PrincipalRules) else PrincipalRules(read_text(value))
 
 
 def read_address_or_off(value: object) -> Address | None:

@@ -266,6 +266,9 @@ def _edge(statistics: EdgeCounts) -> Iterator[Metric]:
     yield _gauge("connections", "Connections of Kafka clients", statistics.connected)
     yield _counter("connections_accepted", "Connections accepted", statistics.accepted)
     yield _counter("connections_refused", "Connections closed at once: requests.connections_max", statistics.refused)
+    yield _counter(
+        "tls_handshakes_failed", "Connections closed because there was no TLS with them", statistics.handshakes_failed
+    )
     yield _counter("requests_not_served", "Requests of APIs that are not served", statistics.not_served)
     if statistics.sign_ins:
         sign_ins = CounterMetricFamily(

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,19 +30,20 @@ import trio
 
 from fairlog import __version__
 from fairlog.cluster.embedded import EmbeddedStore
-from fairlog.cluster.interface import BrokerAddress
-from fairlog.config import Ready, Settings, advertised_address
-from fairlog.config_values import Address, SaslAddress
+from fairlog.config import Ready, Settings
+from fairlog.config_values import Address, ListenerAddresses
+from fairlog.configured_listeners import advertised_endpoints, listen_addresses
 from fairlog.data_directory import CLUSTER
 from fairlog.groups.offset_index import OffsetIndex
 from fairlog.interbroker import secret as broker_secret
 from fairlog.last_run import LastRun
+from fairlog.listening import bound_to, open_doors
 from fairlog.live_settings import LiveSettings
 from fairlog.neighbourhood import INTERNAL_HOST, Neighbourhood
 from fairlog.node_view import NodeView, Parts
 from fairlog.open_files import raise_open_files_limit
+from fairlog.opening_listeners import open_tls, warn_if_open
 from fairlog.preparation import require_cluster_store, take_over_backup
-from fairlog.security.listeners import PLAIN, SASL_PLAIN
 from fairlog.serving import ShardParts, serve_shard, shard_settings
 from fairlog_types import LeaderEpoch, ShardNumber
 from shard.directory import ShardDirectory, shard_directory
@@ -84,7 +85,7 @@ class _Stages:
         log.info(
             "ready",
             version=__version__,
-            address=str(self.parts.advertised),
+            address=str(ListenerAddresses.of(self.parts.advertised)),
             start=self.parts.cluster.starts,
             topics=len(self.parts.cluster.topics()),
             tail_kept=self.last_run.tail_kept,
@@ -113,10 +114,12 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
     `stop` alone, because it bounds its own end: `life` has one deadline for all that follows."""
     with trio.CancelScope() as life:
         async with AsyncExitStack() as stack:
-            listeners = await trio.open_tcp_listeners(settings.listen.port, host=settings.listen.host)
-            for listener in listeners:
-                stack.push_async_callback(listener.aclose)
-            advertised = advertised_address(settings, _bound_to(listeners))
+            tls = await open_tls(stack, settings)
+            doors = await open_doors(stack, listen_addresses(settings), tls)
+            bound = bound_to(doors)
+            advertised = advertised_endpoints(settings, bound)
+            if settings.shard == 0:
+                warn_if_open(settings, bound)
             started = trio.current_time()
             view = NodeView(_now_ms, None if settings.shards == 1 else settings.shard)
             admin = await _open_admin(stack, settings, view)
@@ -140,10 +143,9 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 offset_index,
                 neighbourhood,
                 advertised,
-                listener=SASL_PLAIN if isinstance(settings.listen, SaslAddress) else PLAIN,
             )
-            told = partial(task_status.started, Ready(advertised, admin))
-            await serve_shard(parts, listeners, _Stages(parts, last_run, view, started, told), life, stop)
+            told = partial(task_status.started, Ready(ListenerAddresses.of(advertised), admin))
+            await serve_shard(parts, doors, _Stages(parts, last_run, view, started, told), life, stop)
         await trio.to_thread.run_sync(_note_end, last_run, shard.failure is None)
         log.info("stopped")
     if life.cancelled_caught:
@@ -203,9 +205,11 @@ async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedSt
     return cluster
 
 
-async def _announce(cluster: EmbeddedStore, advertised: Address, neighbourhood: Neighbourhood | None) -> None:
+async def _announce(
+    cluster: EmbeddedStore, advertised: Mapping[str, Address], neighbourhood: Neighbourhood | None
+) -> None:
     internal = None if neighbourhood is None else neighbourhood.address
-    await cluster.announce(BrokerAddress(cluster.node_id, advertised.host, advertised.port), internal)
+    await cluster.announce({name: (each.host, each.port) for name, each in advertised.items()}, internal)
 
 
 async def _open_neighbourhood(
@@ -250,11 +254,6 @@ async def _open_shard(
             neighbours=None if neighbourhood is None else neighbourhood.neighbours,
         )
     )
-
-
-def _bound_to(listeners: list[trio.SocketListener]) -> Address:
-    host, port = listeners[0].socket.getsockname()[:2]
-    return Address(host, port)
 
 
 def _now_ms() -> int:

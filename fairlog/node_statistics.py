@@ -46,6 +46,7 @@ class EdgeCounts:
     connected: int
     accepted: int
     refused: int
+    handshakes_failed: int
     not_served: int
     fetch_sessions: FetchSessionStatistics
     sign_ins: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])

@@ -48,7 +48,7 @@ from fairlog.admin_http.view import (
     Transactions,
 )
 from fairlog.cluster.interface import ClusterStore, Topic
-from fairlog.config_values import Address
+from fairlog.config_values import Address, ListenerAddresses
 from fairlog.edge.statistics import ApiStatistics, EdgeStatistics
 from fairlog.group_view import GroupReader, Members
 from fairlog.kafka.errors import ErrorCode
@@ -97,7 +97,8 @@ class Parts:
     fetch_sessions: FetchSessionCache
     native: Sequence[ApiStatistics]
     """Of each native op."""
-    advertised: Address
+    advertised: Mapping[str, Address]
+    """By listener."""
     members: Members
     retention: Retention
 
@@ -163,7 +164,7 @@ class NodeView:
             node_id=parts.cluster.node_id,
             version=__version__,
             start=parts.cluster.starts,
-            address=str(parts.advertised),
+            address=str(ListenerAddresses.of(parts.advertised)),
             uptime_s=trio.current_time() - self._started_s,
             topics=len(topics),
             partitions=sum(topic.partitions for topic in topics),
@@ -177,12 +178,13 @@ class NodeView:
         )
 
     async def brokers(self) -> Sequence[BrokerView]:
-        cluster = self._there().cluster
+        parts = self._there()
+        cluster, main = parts.cluster, next(iter(parts.advertised))
         led: Counter[int] = Counter()
         for topic in cluster.topics():
             led.update(leader.node_id for leader in cluster.leaders(topic))
             await trio.lowlevel.checkpoint()
-        addresses = {each.node_id: str(Address(each.host, each.port)) for each in cluster.brokers()}
+        addresses = {each.node_id: str(Address(each.host, each.port)) for each in cluster.brokers(main)}
         views: list[BrokerView] = []
         for shard in map(ShardNumber, range(cluster.placement.shards)):
             node_id = cluster.broker_of(shard)
@@ -469,6 +471,7 @@ def _edge(edge: EdgeStatistics, native: Sequence[ApiStatistics], sessions: Fetch
         edge.connected,
         edge.accepted,
         edge.refused,
+        edge.handshakes_failed,
         edge.not_served,
         sessions.statistics(),
         dict(edge.sign_ins),

@@ -22,8 +22,12 @@ class BadPattern(ValueError):
     """The pattern is not one of RE2's, or too large; the message says why."""
 
 
+class _Match(Protocol):
+    def groups(self) -> tuple[str | None, ...]: ...
+
+
 class _Compiled(Protocol):
-    def fullmatch(self, text: str) -> object | None: ...
+    def fullmatch(self, text: str) -> _Match | None: ...
 
 
 _OPTIONS = re2.Options()
@@ -48,3 +52,8 @@ class Pattern:
     def matches(self, text: str) -> bool:
         """Whether the whole text matches."""
         return self._compiled.fullmatch(text) is not None
+
+    def groups(self, text: str) -> tuple[str | None, ...] | None:
+        """The whole text, and what each group has matched; None if the whole text does not match."""
+        found = self._compiled.fullmatch(text)
+        return None if found is None else (text, *found.groups())

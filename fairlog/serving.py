@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -35,6 +35,7 @@ from fairlog.groups.offsets_for_others import write_for_other
 from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
 from fairlog.kafka.server import Server
+from fairlog.listening import Door
 from fairlog.live_access import live_access
 from fairlog.live_group_configs import LiveGroupConfigs
 from fairlog.live_settings import LiveSettings
@@ -42,7 +43,6 @@ from fairlog.native.protocol import NativeProtocol
 from fairlog.neighbourhood import Coordinators, Neighbourhood
 from fairlog.node_view import Parts
 from fairlog.retention.task import Retention
-from fairlog.security.listeners import PLAIN, Listener
 from fairlog.topics import LocalTopics
 from journal.journal import Fsync
 from shard.offsets import OffsetsLogs
@@ -64,13 +64,12 @@ class ShardParts:
     offset_index: OffsetIndex
     neighbourhood: Neighbourhood | None
     """The way to the other shards; None if there are none."""
-    advertised: Address
+    advertised: Mapping[str, Address]
+    """By listener."""
     has_ended: Callable[[], bool] = field(default=lambda: False)
     """Whether the shard may have another owner by now (`Broker.has_ended`)."""
     appends_wait: Callable[[], bool] = field(default=lambda: False)
     """Whether nothing new is begun for now (`Broker.appends_wait`)."""
-    listener: Listener = PLAIN
-    """What clients come in by."""
 
 
 class Stages(Protocol):
@@ -95,7 +94,7 @@ class Stages(Protocol):
 
 async def serve_shard(
     parts: ShardParts,
-    listeners: Sequence[trio.SocketListener],
+    doors: Sequence[Door],
     stages: Stages,
     life: trio.CancelScope,
     stop: trio.Event,
@@ -173,7 +172,7 @@ async def serve_shard(
                 retention,
             )
             stages.complete(shown)
-            await serving.start(server.serve, list(listeners), parts.listener)
+            await serving.start(server.serve, doors)
             life.shield = True
             stages.serves()
             await stop.wait()

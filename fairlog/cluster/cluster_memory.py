@@ -14,9 +14,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from fairlog.cluster import cluster_records, records
-from fairlog.cluster.cluster_records import NO_SHARD_RECORD, NodeNumber, NodeRecord, ShardRecord
+from fairlog.cluster.cluster_records import (
+    NO_SHARD_RECORD,
+    ListenerPlaces,
+    ListenersRecord,
+    NodeNumber,
+    NodeRecord,
+    ShardRecord,
+)
 from fairlog.cluster.common_memory import Changes, CommonMemory
 from fairlog.cluster.features import Feature
+from fairlog.security.listeners import PLAIN
 from fairlog_types import CorruptStorage, LeaderEpoch, ShardNumber
 
 
@@ -50,6 +58,7 @@ class ClusterMemory(CommonMemory):
         self.group_separator = records.decode_group_separator(content[records.GROUP_SEPARATOR_KEY])
         super().__init__(content, features)
         self.nodes: dict[NodeNumber, NodeRecord] = {}
+        self._listeners: dict[NodeNumber, ListenersRecord] = {}
         self._shard_records: dict[ShardNumber, ShardRecord] = {}
         self.wishes: dict[ShardNumber, NodeNumber] = {}
         """The nodes that are to own certain shards whenever they can."""
@@ -59,9 +68,30 @@ class ClusterMemory(CommonMemory):
         """Who keeps the shard."""
         return self._shard_records.get(shard, NO_SHARD_RECORD)
 
-    def announced(self, node: NodeNumber, record: NodeRecord) -> Changes:
-        """What says where a node is reached."""
-        return {cluster_records.node_key(node): cluster_records.encode_node(record)}
+    def endpoint(self, node: NodeNumber, shard: ShardNumber, listener: str) -> tuple[str, int] | None:
+        """Host and port where clients reach the shard's broker on a node by a listener; None if it has none there."""
+        record, listeners = self.nodes.get(node), self._listeners.get(node)
+        if record is None:
+            return None
+        if listeners is not None and listeners.incarnation == record.incarnation:
+            place = listeners.by_name.get(listener)
+            port = None if place is None else place.ports.get(shard)
+            return None if place is None or port is None else (place.host, port)
+        if listener != PLAIN.name or shard not in record.ports:
+            return None
+        return record.host, record.ports[shard].clients
+
+    def announced(
+        self, node: NodeNumber, record: NodeRecord, listeners: Mapping[str, ListenerPlaces] | None = None
+    ) -> Changes:
+        """What says where a node is reached; without `listeners` only by PLAINTEXT, where `record` says."""
+        others = None
+        if listeners is not None and set(listeners) != {PLAIN.name}:
+            others = cluster_records.encode_listeners(ListenersRecord(record.incarnation, listeners))
+        return {
+            cluster_records.node_key(node): cluster_records.encode_node(record),
+            cluster_records.listeners_key(node): others,
+        }
 
     def removed(self, node: NodeNumber) -> Changes:
         """What takes a node out of the cluster. Raises NodeInUse if it keeps a shard."""
@@ -69,7 +99,8 @@ class ClusterMemory(CommonMemory):
         if kept:
             raise NodeInUse(f"node {node} keeps the shards {', '.join(map(str, kept))}: let others keep them first")
         wishes = (shard for shard, wished in self.wishes.items() if wished == node)
-        return {cluster_records.node_key(node): None, **{cluster_records.wish_key(shard): None for shard in wishes}}
+        own = (cluster_records.node_key(node), cluster_records.listeners_key(node))
+        return {**dict.fromkeys(own), **{cluster_records.wish_key(shard): None for shard in wishes}}
 
     def spread(self, replicas: Mapping[ShardNumber, Sequence[NodeNumber]]) -> Changes:
         """What gives the copies of shards to these nodes."""
@@ -105,6 +136,10 @@ class ClusterMemory(CommonMemory):
     def _decode_own(self, after: Mapping[bytes, bytes], gone: Collection[bytes], /) -> Callable[[], bool]:
         nodes = cluster_records.decode_nodes(after, self.shards)
         gone_nodes = cluster_records.gone_nodes(gone)
+        listeners, gone_listeners = (
+            cluster_records.decode_listeners(after, self.shards),
+            cluster_records.gone_listeners(gone),
+        )
         shards = cluster_records.decode_shard_records(after, self.shards)
         wishes = cluster_records.decode_wishes(after, self.shards)
         gone_wishes = cluster_records.gone_wishes(gone, self.shards)
@@ -113,11 +148,14 @@ class ClusterMemory(CommonMemory):
             self.nodes |= nodes
             for node in gone_nodes:
                 self.nodes.pop(node, None)
+            self._listeners |= listeners
+            for node in gone_listeners:
+                self._listeners.pop(node, None)
             self._shard_records |= shards
             self.wishes |= wishes
             for shard in gone_wishes:
                 self.wishes.pop(shard, None)
-            return bool(nodes or gone_nodes or shards or wishes or gone_wishes)
+            return bool(nodes or gone_nodes or listeners or gone_listeners or shards or wishes or gone_wishes)
 
         return take_in
 

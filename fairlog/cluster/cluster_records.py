@@ -2,6 +2,7 @@
 
     cluster   [cluster id, group journals]
     node/M    [incarnation, host, internal host, {shard: [port, internal port]}, rack]
+    listeners/M   [incarnation, {name: [host, {shard: port}]}]
     shard/N   [replicas, owner, epoch, in sync]
     wish/N    node
 
@@ -84,6 +85,23 @@ class NodeRecord:
     ports: Mapping[ShardNumber, Ports]
     """Of each shard that it can serve."""
     rack: str | None
+
+
+class ListenerPlaces(NamedTuple):
+    """Where clients reach a listener of a node."""
+
+    host: str
+    ports: Mapping[ShardNumber, int]
+    """Of each shard that the node can serve."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenersRecord:
+    """The listeners of a node that has others than PLAINTEXT."""
+
+    incarnation: bytes
+    """That of the node's record that it belongs to: an earlier version of the program writes that one alone."""
+    by_name: Mapping[str, ListenerPlaces]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +199,7 @@ def decode_nodes(content: Mapping[bytes, bytes], shards: int) -> dict[NodeNumber
     found: dict[NodeNumber, NodeRecord] = {}
     for key, value in content.items():
         if key.startswith(NODE_PREFIX):
-            node = _node_in(key)
+            node = _node_in(key, NODE_PREFIX)
             content_of = load(value, f"node/{node}")
             match content_of:
                 case [bytes() as incarnation, str(host), str(internal_host), dict(), str() | None as rack] if len(
@@ -194,9 +212,58 @@ def decode_nodes(content: Mapping[bytes, bytes], shards: int) -> dict[NodeNumber
     return found
 
 
+def listeners_key(node: NodeNumber) -> bytes:
+    return records.LISTENERS_PREFIX + str(node).encode()
+
+
+def encode_listeners(record: ListenersRecord) -> bytes:
+    by_name = {name: [host, dict(sorted(ports.items()))] for name, (host, ports) in record.by_name.items()}
+    return cbor2.dumps([record.incarnation, by_name])
+
+
+def decode_listeners(content: Mapping[bytes, bytes], shards: int) -> dict[NodeNumber, ListenersRecord]:
+    """The listeners of nodes, in a cluster of so many shards. Raises CorruptStorage."""
+    found: dict[NodeNumber, ListenersRecord] = {}
+    for key, value in content.items():
+        if key.startswith(records.LISTENERS_PREFIX):
+            node = _node_in(key, records.LISTENERS_PREFIX)
+            content_of = load(value, f"listeners/{node}")
+            match content_of:
+                case [bytes() as incarnation, dict()] if len(incarnation) == _INCARNATION_BYTES and _are_places(
+                    by_name := cast("list[object]", content_of)[1], shards
+                ):
+                    places = {name: ListenerPlaces(host, ports) for name, (host, ports) in by_name.items()}
+                    found[node] = ListenersRecord(incarnation, types.MappingProxyType(places))
+                case other:
+                    raise CorruptStorage(f"the record listeners/{node} reads {shown(other)}")
+    return found
+
+
+def gone_listeners(keys: Collection[bytes]) -> list[NodeNumber]:
+    """The nodes whose listeners have these keys, among others. Raises CorruptStorage."""
+    return [_node_in(key, records.LISTENERS_PREFIX) for key in keys if key.startswith(records.LISTENERS_PREFIX)]
+
+
+def _are_places(value: object, shards: int) -> TypeGuard[dict[str, tuple[str, dict[ShardNumber, int]]]]:
+    if not isinstance(value, dict) or not value:
+        return False
+    for name, place in cast("dict[object, object]", value).items():
+        match (name, place):
+            case (str(), [str(), dict()]):
+                ports = cast("dict[object, object]", cast("list[object]", place)[1])
+                if not all(
+                    isinstance(shard, int) and isinstance(port, int) and 0 <= shard < shards and 0 <= port < 1 << 16
+                    for shard, port in ports.items()
+                ):
+                    return False
+            case _:
+                return False
+    return True
+
+
 def gone_nodes(keys: Collection[bytes]) -> list[NodeNumber]:
     """The nodes whose records have these keys, among others. Raises CorruptStorage."""
-    return [_node_in(key) for key in keys if key.startswith(NODE_PREFIX)]
+    return [_node_in(key, NODE_PREFIX) for key in keys if key.startswith(NODE_PREFIX)]
 
 
 def _are_ports(value: object, shards: int) -> TypeGuard[dict[int, list[int]]]:
@@ -282,8 +349,8 @@ def _are_nodes(value: object) -> TypeGuard[list[int]]:
     )
 
 
-def _node_in(key: bytes) -> NodeNumber:
-    number = _number_in(key, NODE_PREFIX)
+def _node_in(key: bytes, prefix: bytes) -> NodeNumber:
+    number = _number_in(key, prefix)
     if number > NODES_MAX:
         raise CorruptStorage(f"the record {key!r} is of a node above {NODES_MAX}")
     return NodeNumber(number)

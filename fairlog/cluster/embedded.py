@@ -27,14 +27,14 @@ What it does not do: it does not touch journals or data logs (the node does, bet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
 import lmdb
 import trio
 
-from fairlog.cluster import environments, records
+from fairlog.cluster import environments
 from fairlog.cluster.deciding_store import DecidingStore
 from fairlog.cluster.features import FEATURES, Feature
 from fairlog.cluster.interface import (
@@ -180,9 +180,17 @@ class EmbeddedStore(DecidingStore):
                 if self._others_wrote():  # else it was this process itself, which had the lock
                     await self._take_in_others()
 
-    def brokers(self) -> Sequence[BrokerAddress]:
-        addresses = sorted(self._memory.addresses.items())
-        return [BrokerAddress(node_id, address.host, address.port) for node_id, address in addresses]
+    def brokers(self, listener: str) -> Sequence[BrokerAddress]:
+        found: list[BrokerAddress] = []
+        for node_id in sorted(self._memory.addresses):
+            endpoint = self._memory.endpoints(node_id).get(listener)
+            if endpoint is not None:
+                found.append(BrokerAddress(node_id, *endpoint))
+        return found
+
+    @property
+    def started(self) -> Collection[int]:
+        return self._memory.addresses.keys()
 
     def broker_of(self, shard: ShardNumber) -> int:
         return self._memory.node.node_id + shard
@@ -194,15 +202,16 @@ class EmbeddedStore(DecidingStore):
     def rack_of(self, node_id: int) -> str | None:  # noqa: ARG002 - all brokers are on one machine
         return None
 
-    async def announce(self, address: BrokerAddress, internal: tuple[str, int] | None) -> None:
-        """Tell all brokers where clients reach this one, and where other brokers do. Raises StorageFailure."""
-        assert address.node_id == self.node_id, address
-        record = records.AddressRecord(address.host, address.port, internal)
-        if self._memory.shards == 1:
-            self._memory.addresses[self.node_id] = record
+    async def announce(self, endpoints: Mapping[str, tuple[str, int]], internal: tuple[str, int] | None) -> None:
+        """Tell all brokers where clients reach this one, by listener, and where other brokers do.
+
+        Raises StorageFailure.
+        """
+        changes = self._memory.announced(self.node_id, endpoints, internal)
+        if self._memory.shards > 1:
+            await self._change(lambda: (changes, None))
+        elif self._memory.apply(self._memory.effective(changes)):  # a node of one shard does not write it down
             self._tell()
-        else:
-            await self._change(lambda: ({records.address_key(self.node_id): records.encode_address(record)}, None))
 
     def leaders(self, topic: Topic) -> Sequence[Leader]:
         leaders = [

@@ -204,8 +204,16 @@ class ClusterStore(Protocol):
         """A table of who may do what, by name (`fairlog.security.kinds`): as it is now, and changes with the store."""
         ...
 
-    def brokers(self) -> Sequence[BrokerAddress]:
-        """All brokers that have started so far, by node id. One that is down keeps its last address."""
+    def brokers(self, listener: str) -> Sequence[BrokerAddress]:
+        """All brokers that have started so far with a listener of this name, and where clients reach that, by node id.
+
+        One that is down keeps its last address.
+        """
+        ...
+
+    @property
+    def started(self) -> Collection[int]:
+        """The node ids of all brokers that have started so far."""
         ...
 
     @property

@@ -16,6 +16,7 @@ from fairlog.cluster import records
 from fairlog.cluster.common_memory import Changes as Changes
 from fairlog.cluster.common_memory import CommonMemory
 from fairlog.cluster.features import Feature
+from fairlog.security.listeners import PLAIN
 from fairlog_types import ShardNumber
 
 
@@ -28,6 +29,7 @@ class StoreMemory(CommonMemory):
         super().__init__(content, features)
         self.shard = shard
         self.addresses: dict[int, records.AddressRecord] = {}
+        self._listeners: dict[int, Mapping[str, tuple[str, int]]] = {}
         self._shard_records: dict[ShardNumber, records.ShardRecord] = {}
         self.apply(content)
 
@@ -36,6 +38,21 @@ class StoreMemory(CommonMemory):
         if self.shards == 1:
             return records.ShardRecord(self.total_starts, records.GROUP_JOURNALS_BEGUN_KEY in self._raw)
         return self._shard_records.get(shard, records.ShardRecord(0, group_journals_begun=False))
+
+    def endpoints(self, node_id: int) -> Mapping[str, tuple[str, int]]:
+        """Host and port of each listener of a broker that has started, by name; the first one is its main one."""
+        address = self.addresses[node_id]
+        return self._listeners.get(node_id) or {PLAIN.name: (address.host, address.port)}
+
+    def announced(
+        self, node_id: int, endpoints: Mapping[str, tuple[str, int]], internal: tuple[str, int] | None
+    ) -> Changes:
+        """What says where a broker is reached."""
+        host, port = next(iter(endpoints.values()))
+        return {
+            records.address_key(node_id): records.encode_address(records.AddressRecord(host, port, internal)),
+            records.listeners_key(node_id): records.encode_listeners(endpoints),
+        }
 
     def start(self) -> dict[bytes, bytes]:
         """What counts one more start of this shard."""
@@ -58,14 +75,18 @@ class StoreMemory(CommonMemory):
         """What notes that this shard has dropped a topic that is being deleted."""
         return self.forgotten_by(topic_id, self.shard)
 
-    def _decode_own(self, after: Mapping[bytes, bytes], _gone: Collection[bytes], /) -> Callable[[], bool]:
+    def _decode_own(self, after: Mapping[bytes, bytes], gone: Collection[bytes], /) -> Callable[[], bool]:
         shards = records.decode_shard_records(after, self.shards)
         addresses = records.decode_addresses(after)
+        listeners, gone_listeners = records.decode_listeners(after), records.gone_listeners(gone)
 
         def take_in() -> bool:
             self.addresses |= addresses
+            self._listeners |= listeners
+            for node_id in gone_listeners:
+                self._listeners.pop(node_id, None)
             self._shard_records |= shards
-            return bool(addresses)
+            return bool(addresses or listeners or gone_listeners)
 
         return take_in
 

@@ -25,6 +25,7 @@ from fairlog.cbor_records import load, shown
 from fairlog.cluster.interface import Topic
 from fairlog.security.access_kind import AccessKind
 from fairlog.security.kinds import KINDS
+from fairlog.security.listeners import PLAIN
 from fairlog_types import CorruptStorage, ShardNumber
 
 V = TypeVar("V")
@@ -59,6 +60,8 @@ GROUP_SEPARATOR_KEY = b"group-separator"
 """Not there if there is one shard: it may then change."""
 SHARD_PREFIX = b"shard/"
 ADDRESS_PREFIX = b"node/"
+LISTENERS_PREFIX = b"listeners/"
+"""Not there for a broker whose only listener is PLAINTEXT."""
 DROPPED_PREFIX = b"dropped/"
 TOPIC_PREFIX = b"topic/"
 FEATURE_PREFIX = b"feature/"
@@ -226,6 +229,47 @@ def decode_addresses(content: Mapping[bytes, bytes]) -> dict[int, AddressRecord]
                 case other:
                     raise CorruptStorage(f"the record node/{node_id} reads {shown(other)}")
     return found
+
+
+def listeners_key(node_id: int) -> bytes:
+    return LISTENERS_PREFIX + str(node_id).encode()
+
+
+def encode_listeners(endpoints: Mapping[str, tuple[str, int]]) -> bytes | None:
+    """Host and port of each listener of a broker, by name; None if there is only PLAINTEXT, at its address."""
+    if set(endpoints) == {PLAIN.name}:
+        return None
+    return cbor2.dumps({name: list(endpoint) for name, endpoint in endpoints.items()})
+
+
+def decode_listeners(content: Mapping[bytes, bytes]) -> dict[int, Mapping[str, tuple[str, int]]]:
+    """Host and port of each listener, by node id and name. Raises CorruptStorage."""
+    found: dict[int, Mapping[str, tuple[str, int]]] = {}
+    for key, value in content.items():
+        if key.startswith(LISTENERS_PREFIX):
+            node_id = _number_in(key, len(LISTENERS_PREFIX))
+            by_name = load(value, f"listeners/{node_id}")
+            if not _are_endpoints(by_name):
+                raise CorruptStorage(f"the record listeners/{node_id} reads {shown(by_name)}")
+            found[node_id] = types.MappingProxyType({name: (host, port) for name, (host, port) in by_name.items()})
+    return found
+
+
+def gone_listeners(keys: Iterable[bytes]) -> list[int]:
+    """The brokers whose listeners have these keys, among others. Raises CorruptStorage."""
+    return [_number_in(key, len(LISTENERS_PREFIX)) for key in keys if key.startswith(LISTENERS_PREFIX)]
+
+
+def _are_endpoints(value: object) -> TypeGuard[dict[str, tuple[str, int]]]:
+    if not isinstance(value, dict) or not value:
+        return False
+    for name, endpoint in cast("dict[object, object]", value).items():
+        match (name, endpoint):
+            case (str(), [str(), int(port)]) if _are_ports(port):
+                pass
+            case _:
+                return False
+    return True
 
 
 def _are_ports(*numbers: int) -> bool:

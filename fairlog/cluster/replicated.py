@@ -16,7 +16,7 @@ from typing import TypeVar
 import trio
 
 from fairlog.cluster import cluster_records
-from fairlog.cluster.cluster_records import NodeNumber, NodeRecord, ShardRecord, broker_id
+from fairlog.cluster.cluster_records import ListenerPlaces, NodeNumber, NodeRecord, ShardRecord, broker_id
 from fairlog.cluster.common_memory import Changes
 from fairlog.cluster.deciding_store import DecidingStore
 from fairlog.cluster.interface import BrokerAddress, Leader, PartitionCopies, Topic
@@ -74,15 +74,26 @@ class ReplicatedStore(DecidingStore):
     async def catch_up(self) -> None:
         await self._metadata.catch_up()
 
-    def brokers(self) -> Sequence[BrokerAddress]:
+    def brokers(self, listener: str) -> Sequence[BrokerAddress]:
         memory = self._metadata.memory
         found: list[BrokerAddress] = []
         for shard in map(ShardNumber, range(memory.shards)):
             for node in memory.shard(shard).copies:
-                record = memory.nodes.get(node)
-                if record is not None and shard in record.ports:
-                    found.append(BrokerAddress(broker_id(node, shard), record.host, record.ports[shard].clients))
+                endpoint = memory.endpoint(node, shard, listener)
+                if endpoint is not None:
+                    found.append(BrokerAddress(broker_id(node, shard), *endpoint))
         return sorted(found)
+
+    @property
+    def started(self) -> Sequence[int]:
+        """See `ClusterStore.started`, in order."""
+        memory = self._metadata.memory
+        return sorted(
+            broker_id(node, shard)
+            for shard in map(ShardNumber, range(memory.shards))
+            for node in memory.shard(shard).copies
+            if node in memory.nodes and shard in memory.nodes[node].ports
+        )
 
     @property
     def controller_id(self) -> int:
@@ -90,7 +101,7 @@ class ReplicatedStore(DecidingStore):
 
         That of a certain shard might have no owner just now, and librdkafka does not ask again for a minute then.
         """
-        brokers = [broker.node_id for broker in self.brokers()]
+        brokers = self.started
         here = (each for each in brokers if each // cluster_records.SHARDS_MAX == self._node)
         return next(here, brokers[0] if brokers else NO_NODE)
 
@@ -126,9 +137,9 @@ class ReplicatedStore(DecidingStore):
     def copies_of(self, shard: ShardNumber) -> PartitionCopies:
         return _copies_of(shard, self._metadata.memory.shard(shard))
 
-    async def announce(self, record: NodeRecord) -> None:
-        """Say where this node is reached. Raises StorageFailure."""
-        await self._change(lambda: (self._metadata.memory.announced(self._node, record), None))
+    async def announce(self, record: NodeRecord, listeners: Mapping[str, ListenerPlaces] | None = None) -> None:
+        """Say where this node is reached, as `ClusterMemory.announced` has it. Raises StorageFailure."""
+        await self._change(lambda: (self._metadata.memory.announced(self._node, record, listeners), None))
 
     async def remove_node(self, node: NodeNumber) -> None:
         """Take a node out of the cluster. Idempotent. Raises NodeInUse if it keeps a shard, StorageFailure."""

@@ -54,7 +54,7 @@ def continue_restored(directory: Path, *, now_ms: int) -> StoreContent:
                 for key, value in _of_shards(content, starts).items():
                     transaction.put(key, value)
                 for key in found:
-                    if key.startswith((records.DROPPED_PREFIX, records.ADDRESS_PREFIX)):
+                    if key.startswith((records.DROPPED_PREFIX, records.ADDRESS_PREFIX, records.LISTENERS_PREFIX)):
                         transaction.delete(key)
         finally:
             environment.close()

@@ -37,13 +37,15 @@ from fairlog.cluster_node.placing import Placing
 from fairlog.cluster_node.ports import NodeListeners, open_listeners
 from fairlog.cluster_node.status import UP_AGE_S, ClusterStatus, look
 from fairlog.config import ConfigError, Ready, Settings
-from fairlog.config_values import Address
+from fairlog.config_values import Address, ListenerAddresses
 from fairlog.data_directory import CLUSTER, MANIFEST, METADATA
 from fairlog.exception_groups import leaves
 from fairlog.kafka.server import Server
+from fairlog.listening import bound_to
 from fairlog.live_settings import LiveSettings
 from fairlog.native.protocol import NativeProtocol
 from fairlog.open_files import raise_open_files_limit
+from fairlog.opening_listeners import open_tls, warn_if_open
 from fairlog.user_accounts import StoreAccounts
 from fairlog_types import ShardNumber, StorageFailure
 from shard.directory import shard_directories
@@ -117,7 +119,10 @@ async def _run(
     """
     with trio.CancelScope() as life:
         async with AsyncExitStack() as stack:
-            listeners = await open_listeners(stack, settings)
+            tls = await open_tls(stack, settings)
+            listeners = await open_listeners(stack, settings, tls)
+            warn_if_open(settings, bound_to(listeners.doors))
+            shown = ListenerAddresses.of(listeners.advertised)
             sight = _Sight()
             admin = await _open_admin(stack, settings, sight)
             await trio.to_thread.run_sync(remove_leftovers, settings.data_dir)
@@ -169,10 +174,10 @@ async def _run(
                 keep(live.follow)
                 broker = make_bystander(store, live, listeners.advertised)
                 door = Server(broker, [NativeProtocol(broker)])
-                await background.start(door.serve, list(listeners.door))
-                log.info("ready", version=__version__, address=str(listeners.advertised), node=number)
+                await background.start(door.serve, listeners.doors)
+                log.info("ready", version=__version__, address=str(shown), node=number)
                 life.shield = True
-                task_status.started(Ready(listeners.advertised, admin))
+                task_status.started(Ready(shown, admin))
                 background.start_soon(_bound_the_end, stop, life, settings.stop_grace_ms / 1000)
                 await Copies(settings, number, metadata, store, engine, listeners, progress, said, failures).run(stop)
                 background.cancel_scope.cancel()
@@ -251,11 +256,11 @@ async def _announce(
     store: ReplicatedStore, settings: Settings, listeners: NodeListeners, incarnation: bytes, stop: trio.Event
 ) -> None:
     """Until it is done, or `stop`: what has failed for good is raised where the node ends."""
-    host = listeners.advertised.host
+    host = listeners.host
     record = NodeRecord(incarnation, host, host, listeners.ports, settings.cluster.rack or None)
     while not stop.is_set():
         try:
-            await store.announce(record)
+            await store.announce(record, listeners.places)
         except (StorageFailure, EngineAway) as failure:
             log.warning("the node is not announced yet", reason=str(failure))
             await trio.sleep(AGAIN_S)

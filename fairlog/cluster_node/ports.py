@@ -1,11 +1,12 @@
-"""Where a node of a cluster listens: one port for whoever begins, and two for each shard.
+"""Where a node of a cluster listens: for each listener one port for whoever begins and one for each shard, and one more
+for each shard where nodes reach each other.
 
     listen            any client's first address: `fairlog.bystander`
     listen + 1 + s    clients of shard s on this node
-    listen + 1 + S + s   other nodes' brokers, for shard s (S shards)
+    listen + 1 + S + s   other nodes' brokers, for shard s (S shards): behind the first listener's ports only
 
 All of them are open for as long as the node lives; who accepts from one changes with the shard's owner. With port 0 the
-system picks each. Other nodes and clients find them in the metadata (`NodeRecord`).
+system picks each. Other nodes and clients find them in the metadata (`NodeRecord`, `ListenersRecord`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from dataclasses import dataclass, replace
 
 import trio
 
-from fairlog.cluster.cluster_records import Ports
-from fairlog.config import ConfigError, Settings, advertised_address
-from fairlog.config_values import Address
+from fairlog.cluster.cluster_records import ListenerPlaces, Ports
+from fairlog.config import ConfigError, Settings
+from fairlog.config_values import Address, ListenerAddresses
+from fairlog.configured_listeners import advertised_endpoints, listen_addresses, require_distinct
+from fairlog.listening import Door, bound_to, open_doors
+from fairlog.security.tls import TlsListener
 from fairlog_types import ShardNumber
 
 PORT_MAX = 65_535
@@ -28,7 +32,7 @@ PORT_MAX = 65_535
 class OfShard:
     """Those of one shard."""
 
-    clients: Sequence[trio.SocketListener]
+    clients: Sequence[Door]
     brokers: Sequence[trio.SocketListener]
 
 
@@ -36,47 +40,89 @@ class OfShard:
 class NodeListeners:
     """All of a node."""
 
-    door: Sequence[trio.SocketListener]
-    advertised: Address
-    """What clients are told to begin with."""
+    doors: Sequence[Door]
+    advertised: Mapping[str, Address]
+    """What clients are told to begin with, by listener."""
     of_shard: Mapping[ShardNumber, OfShard]
 
     @property
+    def host(self) -> str:
+        """By which other nodes reach this one: that of the first listener."""
+        return next(iter(self.advertised.values())).host
+
+    @property
     def ports(self) -> Mapping[ShardNumber, Ports]:
-        """What is announced."""
-        return {shard: Ports(_port(each.clients), _port(each.brokers)) for shard, each in self.of_shard.items()}
+        """What is announced of the first listener."""
+        first = next(iter(self.advertised))
+        return {
+            shard: Ports(self.advertised_of(shard)[first].port, _port(each.brokers[0]))
+            for shard, each in self.of_shard.items()
+        }
 
-    def advertised_of(self, shard: ShardNumber) -> Address:
-        """What clients of a shard are told to connect to."""
-        return replace(self.advertised, port=_port(self.of_shard[shard].clients))
+    @property
+    def places(self) -> Mapping[str, ListenerPlaces]:
+        """What is announced of all listeners."""
+        ports = {shard: self.advertised_of(shard) for shard in self.of_shard}
+        return {
+            name: ListenerPlaces(address.host, {shard: by_name[name].port for shard, by_name in ports.items()})
+            for name, address in self.advertised.items()
+        }
+
+    def advertised_of(self, shard: ShardNumber) -> Mapping[str, Address]:
+        """What clients of a shard are told to connect to, by listener."""
+        bound = bound_to(self.of_shard[shard].clients)
+        return {name: replace(address, port=bound[name].port) for name, address in self.advertised.items()}
 
 
-async def open_listeners(stack: AsyncExitStack, settings: Settings) -> NodeListeners:
+async def open_listeners(stack: AsyncExitStack, settings: Settings, tls: Mapping[str, TlsListener]) -> NodeListeners:
     """Listen everywhere, until `stack` is left. Raises ConfigError, and OSError if an address is taken."""
-    host, first, shards = settings.listen.host, settings.listen.port, settings.cluster.shards
-    if first and first + 2 * shards > PORT_MAX:
-        raise ConfigError(
-            f"listen ({settings.listen}) has no room for the ports that follow it, two for each of {shards} shards"
-        )
+    shards, addresses = settings.cluster.shards, listen_addresses(settings)
+    first = next(iter(addresses.values()))
+    ranges: list[tuple[str, Address]] = []
+    for listener, address in addresses.items():
+        behind = 2 * shards if address is first else shards
+        if address.port and address.port + behind > PORT_MAX:
+            where = settings.listen if len(addresses) == 1 else ListenerAddresses.of({listener.name: address})
+            raise ConfigError(
+                f"listen ({where}) has no room for the ports that follow it, {'two' if address is first else 'one'} "
+                f"for each of {shards} shards"
+            )
+        if address.port:
+            ranges += (
+                (f"listen of {listener.name}", replace(address, port=address.port + n)) for n in range(behind + 1)
+            )
+    require_distinct(ranges)
 
-    async def listen(port: int) -> Sequence[trio.SocketListener]:
+    async def listen(behind: int) -> Sequence[Door]:
+        """The ports that are so many behind the first one of each listener."""
+        at = {each: _behind(address, behind) for each, address in addresses.items()}
         try:
-            listeners = await trio.open_tcp_listeners(port, host=host)
+            return await open_doors(stack, at, tls)
+        except OSError as error:
+            port = "" if len(addresses) > 1 else f" (port {next(iter(at.values())).port})"
+            raise OSError(error.errno, f"{error.strerror or error}{port}") from error
+
+    async def listen_for_brokers(behind: int) -> Sequence[trio.SocketListener]:
+        port = _behind(first, behind).port
+        try:
+            sockets = await trio.open_tcp_listeners(port, host=first.host)
         except OSError as error:
             raise OSError(error.errno, f"{error.strerror or error} (port {port})") from error
-        for listener in listeners:
-            stack.push_async_callback(listener.aclose)
-        return listeners
+        for socket in sockets:
+            stack.push_async_callback(socket.aclose)
+        return sockets
 
-    door = await listen(first)
+    doors = await listen(0)
     of_shard: dict[ShardNumber, OfShard] = {}
     for shard in map(ShardNumber, range(shards)):
-        clients = await listen(first + 1 + shard if first else 0)
-        brokers = await listen(first + 1 + shards + shard if first else 0)
-        of_shard[shard] = OfShard(clients, brokers)
-    bound = Address(door[0].socket.getsockname()[0], _port(door))
-    return NodeListeners(door, advertised_address(settings, bound), of_shard)
+        of_shard[shard] = OfShard(await listen(1 + shard), await listen_for_brokers(1 + shards + shard))
+    return NodeListeners(doors, advertised_endpoints(settings, bound_to(doors)), of_shard)
 
 
-def _port(listeners: Sequence[trio.SocketListener]) -> int:
-    return int(listeners[0].socket.getsockname()[1])
+def _behind(address: Address, ports: int) -> Address:
+    """Port 0 stays 0."""
+    return replace(address, port=address.port and address.port + ports)
+
+
+def _port(listener: trio.SocketListener) -> int:
+    return int(listener.socket.getsockname()[1])

@@ -28,12 +28,13 @@ from fairlog.cluster.trimming import keep_trimmed
 from fairlog.cluster_node.engine import AWAY_PAUSE_S, append_timeout_s
 from fairlog.cluster_node.ports import NodeListeners
 from fairlog.config import Settings
+from fairlog.config_values import ListenerAddresses
 from fairlog.exception_groups import leaves
 from fairlog.groups.offset_index import OffsetIndex
 from fairlog.interbroker.getting_copies import get_copy
 from fairlog.interbroker.peers import Peers
 from fairlog.kafka.server import Server
-from fairlog.listening import another_listener
+from fairlog.listening import Door, another_listener
 from fairlog.live_settings import LiveSettings
 from fairlog.native.protocol import NativeProtocol
 from fairlog.neighbourhood import Neighbourhood
@@ -310,7 +311,7 @@ class ShardCopy:
             has_ended=owned.over.is_set,
             appends_wait=self._appends_wait,
         )
-        listeners = self._port.listeners()
+        doors = self._port.doors()
         try:
             async with trio.open_nursery() as watching:
                 watching.start_soon(_set_when_cancelled, ending)
@@ -327,15 +328,15 @@ class ShardCopy:
                         # would take their logs for deleted ones.
                         await self._metadata.read_to_end()
                         stages = _Stages(self._port, serves, owned.shard.leader_epoch)
-                        await serve_shard(parts, listeners, stages, life, ending)
+                        await serve_shard(parts, doors, stages, life, ending)
                         nursery.cancel_scope.cancel()
                 watching.cancel_scope.cancel()
         finally:
             self._writer = None
             self._port.take_back()
             with trio.CancelScope(shield=True):
-                for listener in listeners:
-                    await listener.aclose()
+                for door in doors:
+                    await door.socket.aclose()
 
     def _appends_wait(self) -> bool:
         """Whether this node owns the shard, and its appends wait for so long that another one may own it by now."""
@@ -417,18 +418,18 @@ class ShardCopy:
 class _Port:
     """The shard's sockets for clients: a bystander accepts from them, or the owner's server."""
 
-    def __init__(self, sockets: Sequence[trio.SocketListener]) -> None:
+    def __init__(self, doors: Sequence[Door]) -> None:
         self.opens = False
         """Whether the owner is opening: the shard is owned here, and not served yet."""
-        self._sockets = sockets
+        self._doors = doors
         self._bystander: Server | None = None
         self._bystander_life = trio.CancelScope()
         self._is_free = trio.Event()
         self._is_free.set()
 
-    def listeners(self) -> Sequence[trio.SocketListener]:
+    def doors(self) -> Sequence[Door]:
         """For one server, which closes them."""
-        return [another_listener(each) for each in self._sockets]
+        return [each.another() for each in self._doors]
 
     async def serve_as_bystander(self, broker: Broker) -> None:
         """Serve whenever no owner does; until cancelled."""
@@ -436,7 +437,7 @@ class _Port:
             await self._is_free.wait()
             self._bystander = Server(broker, [NativeProtocol(broker)])
             with trio.CancelScope() as self._bystander_life:
-                await self._bystander.serve(self.listeners())
+                await self._bystander.serve(self.doors())
 
     def hand_over(self) -> None:
         """The owner's server accepts from now on. Clients of the bystander get the answers that they wait for."""
@@ -465,7 +466,7 @@ class _Stages:
         pass
 
     def complete(self, parts: Parts) -> None:
-        log.info("owns the shard", epoch=self.epoch, address=str(parts.advertised))
+        log.info("owns the shard", epoch=self.epoch, address=str(ListenerAddresses.of(parts.advertised)))
         self.port.hand_over()
 
     def serves(self) -> None:

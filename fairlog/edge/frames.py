@@ -32,6 +32,9 @@ FRAME_BYTES_PER_S = 256 << 10
 OPENING_BYTES = 3
 """Of a connection: what tells another protocol from Kafka's."""
 
+_TLS_OPENING = b"\x16\x03"
+"""Of a TLS handshake: in Kafka's protocol the length of a first request of 352 MiB."""
+
 _BEGINNING_BYTES = 8
 """Of a large frame, for whoever decides whether its rest is taken."""
 
@@ -103,6 +106,8 @@ class FrameReader:
         if self._openings:
             if bytes(self._rest[:OPENING_BYTES]) in self._openings:
                 raise OtherProtocol(bytes(self._rest))
+            if bytes(self._rest[: len(_TLS_OPENING)]) == _TLS_OPENING:
+                raise Malformed("the client speaks TLS, and this listener does not")
             self._openings = ()
         (length,) = _LENGTH.unpack_from(self._rest)
         if not 0 <= length <= self._frame_bytes_max:

@@ -7,11 +7,23 @@ not read: it would have to keep the bytes after the request. So it asks the syst
 from __future__ import annotations
 
 import select
+from typing import cast
 
 import trio
 
 HANG_UP_CHECK_S = 1.0
 """Between two questions to the system."""
+
+
+def peer_socket(stream: trio.abc.Stream) -> trio.socket.SocketType | None:
+    """The socket below a stream, for `has_hung_up`: also that of TLS, whose bytes only TLS may read and write.
+
+    A client that closes TLS closes its socket as well. None if the stream has no socket.
+    """
+    below: object = stream
+    while isinstance(below, trio.SSLStream):
+        below = cast("trio.SSLStream[trio.abc.Stream]", below).transport_stream
+    return below.socket if isinstance(below, trio.SocketStream) else None
 
 
 def has_hung_up(peer: trio.socket.SocketType) -> bool:

@@ -58,7 +58,7 @@ class ApiStatistics:
 class EdgeStatistics:
     """All connections, and all APIs."""
 
-    __slots__ = ("accepted", "apis", "connected", "not_served", "refused", "sign_ins")
+    __slots__ = ("accepted", "apis", "connected", "handshakes_failed", "not_served", "refused", "sign_ins")
 
     def __init__(self, apis: Mapping[int, ApiStatistics]) -> None:
         self.apis = apis
@@ -66,6 +66,8 @@ class EdgeStatistics:
         self.accepted = 0
         self.refused = 0
         """Connections that were closed at once, because there were too many."""
+        self.handshakes_failed = 0
+        """Connections that were closed because there was no TLS with them."""
         self.connected = 0
         self.not_served = 0
         """Requests of APIs that are not served."""

@@ -54,6 +54,9 @@ def show_record(key: bytes, value: bytes) -> Line:
         return Line(
             "broker", {"node_id": node_id, "host": address.host, "port": address.port, "internal": address.internal}
         )
+    if key.startswith(records.LISTENERS_PREFIX):
+        ((node_id, endpoints),) = records.decode_listeners({key: value}).items()
+        return Line("listeners", {"node_id": node_id, "listeners": {name: list(it) for name, it in endpoints.items()}})
     if key.startswith(records.DROPPED_PREFIX):
         ((topic_id, number),) = records.decode_dropped([key], _ANY_SHARDS)
         return Line("dropped", {"topic_id": topic_id, "shard": number})

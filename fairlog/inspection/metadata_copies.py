@@ -36,6 +36,10 @@ def _show(key: bytes, value: bytes) -> Line:
             "node",
             {"node": number, "host": node.host, "internal_host": node.internal_host, "ports": ports, "rack": node.rack},
         )
+    if key.startswith(records.LISTENERS_PREFIX):
+        ((number, listeners),) = cluster_records.decode_listeners({key: value}, SHARDS_MAX).items()
+        shown = {name: [host, dict(ports)] for name, (host, ports) in listeners.by_name.items()}
+        return Line("listeners", {"node": number, "listeners": shown})
     if key.startswith(cluster_records.SHARD_PREFIX):
         ((number, shard),) = cluster_records.decode_shard_records({key: value}, SHARDS_MAX).items()
         return Line(

@@ -73,7 +73,7 @@ class Client:
     """From ApiVersions v3+, as `librdkafka` or `apache-kafka-java`; empty if the client did not say."""
     software_version: str = ""
     listener: Listener = PLAIN
-    """Where it came in."""
+    """Where it came in: it is told the addresses of brokers' listeners of this name."""
     principal: Principal = ANONYMOUS
     """Who the peer has shown to be."""
     rights: Rights | None = None
@@ -88,14 +88,14 @@ class Client:
     _polls_ended: bool = False
 
     @property
-    def address(self) -> str:
+    def host(self) -> str:
         """The peer's address without its port."""
         return self.peer.rpartition(":")[0]
 
     @property
-    def host(self) -> str:
-        """The same as Kafka writes it, with a leading slash."""
-        return "/" + self.address
+    def shown_host(self) -> str:
+        """The same, written as Kafka does where it shows it: with a leading slash."""
+        return f"/{self.host}"
 
     def admit_line(self, event: str) -> Mapping[str, int] | None:
         """None if no log line of this event should be written now; otherwise what it says about suppressed ones."""

@@ -105,7 +105,7 @@ def say_denied(client: Client, operation: Operation, of: ResourceType, name: str
         log.info(
             event,
             principal=str(client.principal),
-            host=client.address,
+            host=client.host,
             operation=operation.name,
             resource=resource,
             client_id=client.client_id,

@@ -47,9 +47,9 @@ import trio
 from fairlog.edge.fatal import raise_if_fatal
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import FrameReader, OtherProtocol
-from fairlog.edge.hanging_up import HANG_UP_CHECK_S, has_hung_up
+from fairlog.edge.hanging_up import HANG_UP_CHECK_S, has_hung_up, peer_socket
 from fairlog.edge.malformed import Malformed
-from fairlog.edge.sending import taken_at_once
+from fairlog.edge.sending import pieces, taken_at_once
 from fairlog.kafka.answer_budget import SMALL_ANSWER_BYTES, AnswerBudget, AnswerRoom
 from fairlog.kafka.api import Answer, Client, Deferred, HangUp
 from fairlog.kafka.router import Router, Started
@@ -63,6 +63,9 @@ IN_FLIGHT_MAX = 16
 
 _JOIN_BYTES_MAX = 64 * 1024
 """Up to this size an answer is joined into one buffer: cheaper than a gather of many small ones."""
+
+_ENCRYPTED_BYTES = 128 * 1024
+"""So much of an answer is encrypted at a time: eight of TLS's records. For a thousand connections 128 MiB."""
 
 _BUFFERS_PER_SEND = 512
 """Below Linux's IOV_MAX of 1024."""
@@ -119,6 +122,9 @@ class Connection:
         """All share `budget` and `answers`. A stream that begins with one of `openings` is another protocol's."""
         self._stream = stream
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
+        """For sending; None if the bytes have to go through the stream, as under TLS."""
+        self._peer = peer_socket(stream)
+        """For asking whether the client is still there."""
         self._client = client
         self._log_debug = log.bind().debug  # `log` itself binds for each line, also for those that nobody wants
         self._router = router
@@ -301,7 +307,7 @@ class Connection:
             self._raise_if_hung_up()
 
     def _raise_if_hung_up(self) -> None:
-        if self._socket is not None and has_hung_up(self._socket):
+        if self._peer is not None and has_hung_up(self._peer):
             raise trio.BrokenResourceError("the client has closed the connection")
 
     def _room_for(self, answer: Answer) -> AnswerRoom | None:
@@ -385,7 +391,7 @@ class Connection:
         self._log_request(started, answer_bytes=length)
         parts = [_LENGTH.pack(length), *answer]
         if self._socket is None:
-            await self._stream.send_all(b"".join(parts))
+            await self._send_through_stream(parts, room)
         elif length <= _JOIN_BYTES_MAX:
             await self._send_joined(self._socket, b"".join(parts))
         else:
@@ -399,6 +405,15 @@ class Connection:
             raise trio.BrokenResourceError(str(error)) from error
         if sent < len(data):
             await self._stream.send_all(data[sent:])
+
+    async def _send_through_stream(self, parts: Sequence[Buffer], room: AnswerRoom | None) -> None:
+        """Send many buffers in pieces: TLS makes another copy of each, which waits until the client has read it."""
+        sent = 0
+        for piece in pieces(parts, _ENCRYPTED_BYTES):
+            await self._stream.send_all(piece)
+            sent += len(piece)
+            if room is not None:
+                room.sent(sent)
 
     async def _send_gathered(
         self, socket: trio.socket.SocketType, parts: Sequence[Buffer], size: int, room: AnswerRoom | None

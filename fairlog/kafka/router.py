@@ -137,7 +137,7 @@ class Router:
         if not self._is_alone:
             await self._broker.cluster.notice()
         if self._access is not None:
-            client.rights = self._access.rights(client.principal, client.address, client.rights)
+            client.rights = self._access.rights(client.principal, client.host, client.rights)
         reply = await api.handle(context, request)
         header = Writer(flexible=flexible and api.answer_header_tagged)
         header.int32(correlation_id)

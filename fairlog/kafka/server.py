@@ -3,6 +3,8 @@
 Ordinals grow with each accepted connection, over all listeners: by them the coordinator knows which of two connections
 of one producer is the newer (invariant 10).
 
+A listener with TLS begins with a handshake (`fairlog.security.tls`), and the same follows on the stream inside.
+
 A connection may speak another protocol on the same port (`fairlog/edge/protocols.py`): it counts like any other, and
 ends with the others.
 """
@@ -29,11 +31,12 @@ from fairlog.kafka.api import Client
 from fairlog.kafka.connection import Connection
 from fairlog.kafka.handlers import ALL
 from fairlog.kafka.router import Router
+from fairlog.listening import Door
 from fairlog.security.desk import SignInDesk, SignInRules
 from fairlog.security.key_set import KeySet
-from fairlog.security.listeners import PLAIN, Listener
 from fairlog.security.made_up import MADE_UP_SALTS, SECRETS
 from fairlog.security.mechanisms import OAUTHBEARER
+from fairlog.security.tls import HandshakeFailed, TlsListener
 from fairlog.security.token_exchange import TokenExchange
 from fairlog.security.tokens import TokenRules
 from fairlog.security.users import USERS
@@ -85,15 +88,14 @@ class Server:
         """Connections that were refused since there are too many; 0 if there are not."""
         self._accept_failures = 0
         """Failed attempts since no connection can be accepted; 0 if connections can be accepted."""
-        self._connections: set[Served] = set()
+        self._connections: set[Served | _Handshake] = set()
         self._accepting = trio.CancelScope()
 
     async def serve(
         self,
-        listeners: Sequence[trio.SocketListener],
-        listener: Listener = PLAIN,
+        doors: Sequence[Door],
         *,
-        task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
+        task_status: trio.TaskStatus[Sequence[Door]] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve until `stop` was called and the last request in flight is answered.
 
@@ -102,13 +104,13 @@ class Server:
         async with trio.open_nursery() as connections:
             with self._accepting:
                 async with trio.open_nursery() as accepting:
-                    if listener.protocol.asks_who_it_is:
+                    if any(door.listener.protocol.asks_who_it_is for door in doors):
                         accepting.start_soon(self._follow_users)
                         if self._keys is not None:
                             accepting.start_soon(self._keys.run)
-                    for each in listeners:
-                        accepting.start_soon(self._accept_from, each, listener, connections)
-                    task_status.started(list(listeners))
+                    for door in doors:
+                        accepting.start_soon(self._accept_from, door, connections)
+                    task_status.started(doors)
 
     def stop(self) -> None:
         """Accept no connection and read no request any more."""
@@ -123,16 +125,14 @@ class Server:
             self._desk.look_again()
             await changed.wait()
 
-    async def _accept_from(
-        self, socket_listener: trio.SocketListener, listener: Listener, connections: trio.Nursery
-    ) -> None:
+    async def _accept_from(self, door: Door, connections: trio.Nursery) -> None:
         """Accept connections until cancelled. `trio.serve_listeners` does the same, but writes to stderr at each
         refusal.
         """
-        async with socket_listener:
+        async with door.socket:
             while True:
                 try:
-                    stream = await socket_listener.accept()
+                    stream = await door.socket.accept()
                 except OSError as error:
                     if error.errno not in _PASSING_REFUSALS:
                         raise
@@ -144,18 +144,18 @@ class Server:
                     if self._accept_failures:
                         log.info("connections are accepted again", attempts=self._accept_failures)
                         self._accept_failures = 0
-                    connections.start_soon(self._serve_and_close, stream, listener)
+                    connections.start_soon(self._serve_and_close, stream, door)
 
-    async def _serve_and_close(self, stream: trio.SocketStream, listener: Listener) -> None:
+    async def _serve_and_close(self, stream: trio.SocketStream, door: Door) -> None:
         try:
-            await self._serve_stream(stream, listener)
+            await self._serve_stream(stream, door)
         finally:
             await trio.aclose_forcefully(stream)
 
-    async def _serve_stream(self, stream: trio.SocketStream, listener: Listener) -> None:
+    async def _serve_stream(self, stream: trio.SocketStream, door: Door) -> None:
         self._accepted += 1
         self.statistics.accepted += 1
-        peer = _peer_name(stream.socket)
+        ordinal, peer = self._accepted, _peer_name(stream.socket)
         connections_max = self._broker.settings.requests.connections_max
         if len(self._connections) >= connections_max:
             more = self._lines.admit("", "too many connections") if self._refused == 0 else None
@@ -174,17 +174,52 @@ class Server:
         # trio sets TCP_NODELAY on every stream.
         for level, option, value in _KEEPALIVE:
             stream.setsockopt(level, option, value)
-        client = Client(connection=self._accepted, peer=peer, listener=listener, lines=self._lines)
+        client = Client(connection=ordinal, peer=peer, listener=door.listener, lines=self._lines)
         self.statistics.connected += 1
         try:
-            if listener.protocol.asks_who_it_is:
-                await self._serve_who_signs_in(stream, client)
+            secured = stream if door.tls is None else await self._secured(stream, door.tls, client)
+            if secured is None:
+                return
+            if door.listener.protocol.asks_who_it_is:
+                await self._serve_who_signs_in(secured, client)
             else:
-                await self._serve_client(stream, client)
+                await self._serve_client(secured, client)
         finally:
             self.statistics.connected -= 1
 
-    async def _serve_who_signs_in(self, stream: trio.SocketStream, client: Client) -> None:
+    async def _secured(
+        self, stream: trio.SocketStream, tls: TlsListener, client: Client
+    ) -> trio.SSLStream[trio.SocketStream] | None:
+        """Do the TLS handshake, and note whom the client's certificate shows; None if there is none with it."""
+        handshake = _Handshake()
+        self._connections.add(handshake)
+        try:
+            with handshake.life:
+                secured = await tls.secured(stream)
+                if secured is None:
+                    return None
+                secret, principal = secured
+                if not client.listener.protocol.asks_who_it_is:
+                    client.principal = principal
+                return secret
+        except HandshakeFailed as failure:
+            self.statistics.handshakes_failed += 1
+            event = "TLS handshake failed"
+            more = client.admit_line(event)
+            if more is not None:
+                log.warning(
+                    event,
+                    reason=str(failure),
+                    action="connection closed",
+                    peer=client.peer,
+                    listener=client.listener.name,
+                    **more,
+                )
+        finally:
+            self._connections.discard(handshake)
+        return None
+
+    async def _serve_who_signs_in(self, stream: trio.abc.Stream, client: Client) -> None:
         def report(event: str, fields: Mapping[str, object]) -> None:
             more = client.admit_line(event)
             if more is not None:
@@ -198,7 +233,7 @@ class Server:
         finally:
             self._desk.close(sign_in)
 
-    async def _serve_client(self, stream: trio.SocketStream, client: Client) -> None:
+    async def _serve_client(self, stream: trio.abc.Stream, client: Client) -> None:
         connection = Connection(
             stream,
             client,
@@ -235,6 +270,16 @@ class Server:
 def _token_rules(oauth: OauthSettings) -> TokenRules:
     audiences = tuple(name.strip() for name in oauth.audience.split(","))
     return TokenRules(oauth.issuer, audiences, oauth.principal_claim, oauth.clock_skew_s)
+
+
+class _Handshake:
+    """A connection that is not served yet: it counts like one that is, and ends at once with the server."""
+
+    def __init__(self) -> None:
+        self.life = trio.CancelScope()
+
+    def stop(self) -> None:
+        self.life.cancel()
 
 
 def _peer_name(peer: trio.socket.SocketType) -> str:

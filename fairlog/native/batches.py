@@ -60,7 +60,7 @@ async def join(call: Call) -> Result:
     lane = Lane(sink, query, run, batch, arguments.number("partition", most=PARTITION_MAX), arguments.number("attempt"))
     arguments.end()
     require(call, WRITE_SINK, sink)
-    _require_writable(call.broker, sink)
+    _require_writable(call, sink)
     match await call.broker.coordinator.join_batch(lane):
         case LaneGranted(transactional_id):
             return {"transactional_id": transactional_id}
@@ -84,7 +84,7 @@ async def commit(call: Call) -> Result:
         require(call, READ_GROUP, group)
         for name in dict.fromkeys(name for name, _, _ in offset_rows):
             require(call, READ_TOPIC, name)
-    _require_writable(call.broker, sink)
+    _require_writable(call, sink)
     if not call.broker.is_alone:
         await call.broker.cluster.catch_up()  # another broker may have made a topic a moment ago
     producer = None
@@ -108,7 +108,7 @@ async def abort(call: Call) -> Result:
     sink, query, run, batch = _batch(call.arguments)
     call.arguments.end()
     require(call, WRITE_SINK, sink)
-    _require_writable(call.broker, sink)
+    _require_writable(call, sink)
     _raise_if_refused(await call.broker.coordinator.abort_batch(sink, query, run, batch))
     return {}
 
@@ -120,7 +120,9 @@ async def sinks(call: Call) -> Result:
         "sinks": [_described(call, it) for it in broker.coordinator.sinks() if may(call, DESCRIBE_SINK, it.sink)]
     }
     if not broker.is_alone:
-        found["others"] = [[it.node_id, it.host, it.port] for it in broker.brokers() if not broker.is_at(it)]
+        found["others"] = [
+            [it.node_id, it.host, it.port] for it in broker.brokers(call.client.listener.name) if not broker.is_at(it)
+        ]
     return found
 
 
@@ -128,7 +130,7 @@ async def forget(call: Call) -> Result:
     sink = call.arguments.text("sink")
     call.arguments.end()
     require(call, WRITE_SINK, sink)
-    _require_writable(call.broker, sink)
+    _require_writable(call, sink)
     _raise_if_refused(await call.broker.coordinator.forget_sink(sink))
     return {}
 
@@ -137,17 +139,17 @@ def _batch(arguments: Arguments) -> tuple[str, str, str, int]:
     return arguments.text("sink"), arguments.text("query"), arguments.text("run"), arguments.number("batch")
 
 
-def _require_writable(broker: Broker, sink: str) -> None:
+def _require_writable(call: Call, sink: str) -> None:
     """Raises Refused if another broker has the sink, or nothing can be written of it here now; HangUp.
 
     All lanes of a sink are of one group, so one id stands for them all.
     """
-    any_lane = lane_id(sink, 0)
+    broker, any_lane = call.broker, lane_id(sink, 0)
     if broker.coordinates(any_lane):
         if broker.appends_wait():
             raise Refused("not-available", f"sink {sink!r}: the replicated log does not answer: ask again")
         return
-    there = broker.coordinator_of(any_lane)
+    there = broker.coordinator_of(any_lane, call.client.listener.name)
     if there is None or broker.is_at(there):  # this one does not serve the shard yet, or no more
         have_others_asked(broker)
         raise Refused("not-available", f"the broker of sink {sink!r} has not started yet: ask again")

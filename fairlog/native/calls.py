@@ -28,20 +28,20 @@ class Client:
     lines: LogLimiter
     """For log lines that a client can cause at will."""
     listener: Listener = PLAIN
-    """Where it came in."""
+    """Where it came in: it is told the addresses of other brokers' listeners of this name."""
     principal: Principal = ANONYMOUS
     """Who the peer has shown to be."""
     rights: Rights | None = None
     """What it may do, as of its last request; None if everyone may do everything."""
 
     @property
-    def address(self) -> str:
+    def host(self) -> str:
         """The peer's address without its port."""
         return self.peer.rpartition(":")[0]
 
     def admit_line(self, event: str) -> Mapping[str, int] | None:
         """None if no log line of this event should be written now; otherwise what it says about suppressed ones."""
-        return self.lines.admit(self.address, event)
+        return self.lines.admit(self.host, event)
 
 
 @dataclass(frozen=True, slots=True)

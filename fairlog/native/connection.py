@@ -27,7 +27,7 @@ from fairlog.broker import Broker
 from fairlog.edge.fatal import raise_if_fatal
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import FRAME_BYTES_PER_S, FRAME_SILENCE_S, OPENING_BYTES, FrameReader
-from fairlog.edge.hanging_up import HANG_UP_CHECK_S, has_hung_up
+from fairlog.edge.hanging_up import HANG_UP_CHECK_S, has_hung_up, peer_socket
 from fairlog.edge.malformed import Malformed
 from fairlog.edge.statistics import ApiStatistics
 from fairlog.native import signing_in
@@ -86,7 +86,7 @@ class NativeConnection:
         self._sign_in = sign_in
         self._served = served
         self._stream = stream
-        self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
+        self._socket = peer_socket(stream)
         self._received = received
         self._client = client
         self._budget = budget
@@ -242,7 +242,7 @@ class NativeConnection:
         if broker.access is not None:
             if not broker.is_alone:
                 await broker.cluster.notice()
-            client.rights = broker.access.rights(client.principal, client.address, client.rights)
+            client.rights = broker.access.rights(client.principal, client.host, client.rights)
         call = Call(
             broker,
             Arguments(request.op, request.arguments),

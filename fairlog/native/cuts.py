@@ -45,7 +45,7 @@ async def cut(call: Call) -> Result:
     starts = _starts(call, selected) if arguments.has("starts") else dict[LogId, Offset]()
     records_max = arguments.number("limit", least=1) if arguments.has("limit") else None
     arguments.end()
-    _require_owner(call.broker)
+    _require_owner(call)
     if not call.broker.is_alone and len(selected) > OVER_SHARDS_MAX:
         raise Refused("too-large", f"cut: {len(selected)} partitions; over several processes at most {OVER_SHARDS_MAX}")
     found = await _cut(call.broker, selected, starts, records_max)
@@ -60,14 +60,15 @@ async def cut(call: Call) -> Result:
     return {"partitions": rows, "topic_ids": topic_ids}
 
 
-def _require_owner(broker: Broker) -> None:
+def _require_owner(call: Call) -> None:
     """Raises Refused if this broker owns no shard: those that do are in touch with each other, any of them cuts.
 
     Raises HangUp if it may have been told so of itself alone.
     """
+    broker = call.broker
     if broker.owns:
         return
-    there = broker.taker_of_cuts
+    there = broker.taker_of_cuts(call.client.listener.name)
     if there is None or broker.is_at(there):  # this one does not serve the shard yet, or no more
         have_others_asked(broker)
         raise Refused("not-copied", "cut: a shard has no owner at the moment: ask again")

@@ -47,7 +47,7 @@ def require(call: Call, check: Check, name: str) -> None:
         log.info(
             event,
             principal=str(client.principal),
-            host=client.address,
+            host=client.host,
             operation=operation,
             resource=f"{what}:{name}",
             protocol="native",

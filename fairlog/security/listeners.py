@@ -1,7 +1,12 @@
-"""What a listener is to those who connect to it: its name, and how its connections are protected. Pure."""
+"""What a listener is to those who connect to it: its name, and how its connections are protected. Pure.
+
+Names and protocols are Kafka's (`listeners` and `listener.security.protocol.map`, KIP-103). A broker tells a client the
+addresses of the listener that the client came in by, so that who came from outside is sent to addresses outside.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -32,9 +37,31 @@ class Listener(NamedTuple):
     """Kafka's listener name: clients of one listener are told the addresses of this listener."""
     protocol: SecurityProtocol
 
+    def __str__(self) -> str:
+        """As a map of protocols has it."""
+        return f"{self.name}:{self.protocol.value}"
+
 
 PLAIN = Listener("PLAINTEXT", SecurityProtocol.PLAINTEXT)
 """The listener of a node that was told nothing else."""
 
-SASL_PLAIN = Listener("SASL_PLAINTEXT", SecurityProtocol.SASL_PLAINTEXT)
-"""The listener of a node that asks who its clients are."""
+
+class UnknownProtocol(ValueError):
+    """A listener's name is no protocol, and is mapped to none. The message says what to do."""
+
+
+def listener_named(name: str, protocols: Sequence[Listener]) -> Listener:
+    """The listener of this name, by the map of protocols; a name that is a protocol needs none.
+
+    Raises UnknownProtocol.
+    """
+    found = next((each for each in protocols if each.name == name), None)
+    if found is not None:
+        return found
+    if name in SecurityProtocol.__members__:
+        return Listener(name, SecurityProtocol[name])
+    known = ", ".join(SecurityProtocol.__members__)
+    raise UnknownProtocol(
+        f"the listener {name} has no security protocol: map it to one of {known}, as in security.protocols = "
+        f'"{name}:SSL"'
+    )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlog.config import PROCESS_VARIABLE, ConfigError, Settings
-from fairlog.config_values import Address
+from fairlog.config_values import Address, ListenerAddresses
 from fairlog.supervisor.addresses import settings_of_shard
 
 
@@ -30,7 +30,8 @@ class Assignment:
     """Its number, from 0."""
     shards: int
     """How many there are."""
-    listen: Address
+    listen: ListenerAddresses
+    """One address for each listener."""
     admins: tuple[Address, ...]
     """Where the admin listener of each shard is, by number; empty if there are none."""
 
@@ -113,7 +114,7 @@ def from_line(line: bytes) -> Serve | Halt | Ready | Halted:
     match told:
         case ["serve", int(shard), int(shards), str(listen), [*admins]]:
             parsed = tuple(Address.parse(each) for each in admins)
-            return Serve(Assignment(shard, shards, Address.parse(listen), parsed))
+            return Serve(Assignment(shard, shards, ListenerAddresses.parse(listen), parsed))
         case ["halt", int(shard)]:
             return Halt(shard)
         case ["ready", int(shard), str(announcement)]:

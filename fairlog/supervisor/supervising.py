@@ -24,7 +24,7 @@ import trio
 from datalog.lmdb_pages import DamagedPage
 from fairlog.cluster.opening import StoreMismatch
 from fairlog.config import ConfigError, Settings
-from fairlog.config_values import Address
+from fairlog.config_values import Address, ListenerAddresses
 from fairlog.data_directory import MANIFEST, RESTORING, read_cluster_store_in_use
 from fairlog.directory import DirectoryUnusable, wait_for_shards
 from fairlog.stop_requests import stop_requests
@@ -134,18 +134,21 @@ class Addresses:
     def __init__(self, stack: ExitStack) -> None:
         """The ports are kept until `stack` is left."""
         self._stack = stack
-        self.brokers: list[Address] = []
+        self.brokers: list[ListenerAddresses] = []
         self.admins: list[Address] = []
 
     def reserve(self, settings: Settings) -> None:
         """Keep those of the next shard. Raises ConfigError."""
         shard, listen, admin = settings.shard, settings.listen, settings.admin.listen
         with ExitStack() as kept:
-            broker = kept.enter_context(reserved(listen, f" for shard {shard}"))
+            broker = {
+                name: kept.enter_context(reserved(address, f" for shard {shard}"))
+                for name, address in listen.one_each().items()
+            }
             if admin is not None:
                 what = f" for the admin listener of shard {shard}"
                 self.admins.append(kept.enter_context(reserved(admin, what, _CHOOSE_ADMIN)))
-            self.brokers.append(broker)
+            self.brokers.append(ListenerAddresses.of(broker))
             self._stack.push(kept.pop_all())
 
 

@@ -22,13 +22,13 @@ PROGRAM = """
 import os, sys, types
 import trio
 from fairlog.config import Ready
-from fairlog.config_values import Address
+from fairlog.config_values import Address, ListenerAddresses
 from fairlog_types import CorruptStorage, StorageFailure
 
 async def serve(settings, *, task_status):
     async with trio.open_nursery():
         {start}
-    task_status.started(Ready(Address("127.0.0.1", 4711), settings.admin.listen))
+    task_status.started(Ready(ListenerAddresses.plain(Address("127.0.0.1", 4711)), settings.admin.listen))
     try:
         await trio.sleep_forever()
     finally:

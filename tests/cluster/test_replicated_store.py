@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 from uuid import UUID
@@ -14,9 +15,9 @@ import structlog.testing
 import trio
 import trio.testing
 
-from fairlog.cluster import metadata_log, metadata_snapshots
+from fairlog.cluster import cluster_records, metadata_log, metadata_snapshots
 from fairlog.cluster.cluster_memory import NodeInUse, NoSuchNode, NoSuchShard, StaleOwner
-from fairlog.cluster.cluster_records import NodeNumber, NodeRecord, Ports
+from fairlog.cluster.cluster_records import ListenerPlaces, NodeNumber, NodeRecord, Ports
 from fairlog.cluster.features import FEATURES, FeatureUpdate, UpgradeType
 from fairlog.cluster.interface import ClusterStore, Topic, TopicExists, UnknownTopic
 from fairlog.cluster.local_copy import LocalCopy
@@ -207,7 +208,7 @@ async def test_leaders_and_copies_are_those_that_were_published(nodes: Nodes) ->
         assert {leader.node_id for leader in one.leaders(topic)} == {-1}
         assert [one.broker_of(ShardNumber(shard)) for shard in range(3)] == [-1, -1, -1]
         assert one.internal_address(ShardNumber(0)) is None
-        assert one.brokers() == []
+        assert one.brokers("PLAINTEXT") == []
         await one.announce(node_record("a.example", "r1"))
         await two.announce(node_record("b.example", first_port=7000))
         await one.spread({ShardNumber(0): [ONE, TWO], ShardNumber(1): [TWO, ONE]})
@@ -215,7 +216,7 @@ async def test_leaders_and_copies_are_those_that_were_published(nodes: Nodes) ->
         await two.publish_owner(LeaderEpoch(6), [TWO, ONE])
         for store in (one, two):
             await store.catch_up()
-            assert store.brokers() == [
+            assert store.brokers("PLAINTEXT") == [
                 (1000, "a.example", 9000),
                 (1001, "a.example", 9001),
                 (2000, "b.example", 7000),
@@ -235,9 +236,37 @@ async def test_leaders_and_copies_are_those_that_were_published(nodes: Nodes) ->
         await ReplicatedStore(one._metadata, ONE, ShardNumber(1)).publish_owner(LeaderEpoch(7), [ONE])
         await one.remove_node(TWO)
         await one.remove_node(TWO)
-        assert one.brokers() == [(1000, "a.example", 9000), (1001, "a.example", 9001)]
+        assert one.brokers("PLAINTEXT") == [(1000, "a.example", 9000), (1001, "a.example", 9001)]
         await two.catch_up()
-        assert two.brokers() == one.brokers()
+        assert two.brokers("PLAINTEXT") == one.brokers("PLAINTEXT")
+
+
+async def test_brokers_are_found_by_the_listener(nodes: Nodes) -> None:
+    """On all nodes, by what each has said at its start. A node of an earlier version says only where PLAINTEXT is."""
+    record = node_record("a.example")
+    listeners = {
+        "CLIENTS": ListenerPlaces("a.outside", {ShardNumber(0): 41, ShardNumber(1): 42}),
+        "LOCAL": ListenerPlaces("a.inside", {ShardNumber(0): 51}),
+    }
+    async with nodes.store(1) as one, nodes.store(2) as two:
+        await one.announce(record, listeners)
+        await two.announce(node_record("b.example"))
+        await one.spread({ShardNumber(0): [ONE, TWO], ShardNumber(1): [ONE]})
+        for store in (one, two):
+            await store.catch_up()
+            assert store.brokers("CLIENTS") == [(1000, "a.outside", 41), (1001, "a.outside", 42)]
+            assert store.brokers("LOCAL") == [(1000, "a.inside", 51)]
+            assert store.brokers("PLAINTEXT") == [(2000, "b.example", 9000)]
+            assert list(store.started) == [1000, 1001, 2000]
+        memory = one._metadata.memory
+        earlier = replace(record, incarnation=bytes(15) + b"\1", host="a.later")
+        await one._change(lambda: ({cluster_records.node_key(ONE): cluster_records.encode_node(earlier)}, None))
+        assert memory.endpoint(ONE, ShardNumber(0), "PLAINTEXT") == ("a.later", 9000)
+        assert memory.endpoint(ONE, ShardNumber(0), "CLIENTS") is None
+        await one.spread({ShardNumber(0): [TWO], ShardNumber(1): [TWO]})
+        await one.remove_node(ONE)
+        assert memory.endpoint(ONE, ShardNumber(0), "PLAINTEXT") is None
+        assert not any(key.startswith(b"listeners/") for key in memory.raw)
 
 
 async def test_wish_stands_for_all_nodes_until_it_is_taken_back(nodes: Nodes) -> None:

@@ -193,22 +193,55 @@ async def test_log_of_no_topic_that_is_served_has_no_shard(open_shard: OpenShard
 async def test_brokers_are_those_that_have_said_where_they_are(open_shard: OpenShard) -> None:
     """Clients and brokers have an address each; a broker that is down keeps its own."""
     store = open_shard(2)
-    await store.announce(BrokerAddress(3, "c.example", 9003), ("10.0.0.3", 7003))
+    await store.announce({"PLAINTEXT": ("c.example", 9003)}, ("10.0.0.3", 7003))
     store = open_shard(0)
-    await store.announce(BrokerAddress(1, "old.example", 9000), None)
-    await store.announce(BrokerAddress(1, "a.example", 9001), ("10.0.0.1", 7001))
-    assert store.brokers() == [BrokerAddress(1, "a.example", 9001), BrokerAddress(3, "c.example", 9003)]
+    await store.announce({"PLAINTEXT": ("old.example", 9000)}, None)
+    await store.announce({"PLAINTEXT": ("a.example", 9001)}, ("10.0.0.1", 7001))
+    assert store.brokers("PLAINTEXT") == [BrokerAddress(1, "a.example", 9001), BrokerAddress(3, "c.example", 9003)]
     internal = [store.internal_address(ShardNumber(shard)) for shard in range(SHARDS)]
     assert internal == [("10.0.0.1", 7001), None, ("10.0.0.3", 7003)]
+
+
+async def test_brokers_are_found_by_the_listener(tmp_path: Path) -> None:
+    """Who has none of that name is not among them; the next start says anew which there are."""
+    directory = tmp_path / "cluster"
+    EmbeddedStore.prepare(directory, node_id=1, group_journal_count=16, shards=SHARDS)
+    store, other = (
+        EmbeddedStore.open(directory, node_id=1, group_journal_count=16, shards=SHARDS, shard=ShardNumber(shard))
+        for shard in range(2)
+    )
+    outside = {"CLIENTS": ("a.outside", 1), "LOCAL": ("a.inside", 2)}
+    await store.announce(outside, ("10.0.0.1", 7001))
+    await other.announce({"PLAINTEXT": ("b.inside", 2)}, None)
+    for each in (store, other):
+        await each.catch_up()
+        assert each.brokers("CLIENTS") == [BrokerAddress(1, "a.outside", 1)]
+        assert each.brokers("LOCAL") == [BrokerAddress(1, "a.inside", 2)]
+        assert each.brokers("PLAINTEXT") == [BrokerAddress(2, "b.inside", 2)]
+        assert sorted(each.started) == [1, 2]
+        assert each.internal_address(ShardNumber(0)) == ("10.0.0.1", 7001)
+    await store.announce({"PLAINTEXT": ("a.inside", 2)}, None)
+    await other.catch_up()
+    for each in (store, other):
+        assert each.brokers("CLIENTS") == []
+        assert each.brokers("PLAINTEXT") == [BrokerAddress(1, "a.inside", 2), BrokerAddress(2, "b.inside", 2)]
+    before = store.generation
+    await store.announce({"PLAINTEXT": ("a.inside", 2)}, None)
+    assert store.generation == before
+    store.close()
+    other.close()
 
 
 async def test_broker_of_one_shard_writes_down_no_address(tmp_path: Path) -> None:
     """Nobody else asks for it."""
     store = EmbeddedStore.open(tmp_path / "cluster", node_id=1, group_journal_count=16)
-    await store.announce(BrokerAddress(1, "a.example", 9001), None)
-    assert store.brokers() == [BrokerAddress(1, "a.example", 9001)]
+    await store.announce({"PLAINTEXT": ("a.example", 9001)}, None)
+    assert store.brokers("PLAINTEXT") == [BrokerAddress(1, "a.example", 9001)]
+    await store.announce({"CLIENTS": ("a.outside", 1)}, None)
+    assert (store.brokers("PLAINTEXT"), store.brokers("CLIENTS")) == ([], [BrokerAddress(1, "a.outside", 1)])
     store.close()
-    assert not any(key.startswith(records.ADDRESS_PREFIX) for key in content_of(tmp_path / "cluster"))
+    prefixes = (records.ADDRESS_PREFIX, records.LISTENERS_PREFIX)
+    assert not any(key.startswith(prefixes) for key in content_of(tmp_path / "cluster"))
 
 
 async def test_store_of_one_shard_watches_for_nobody(tmp_path: Path) -> None:
@@ -404,7 +437,7 @@ async def test_features_have_one_epoch_in_all_processes(open_shard: OpenShard, d
 async def test_restored_store_of_several_shards_jumps_ahead_in_each(open_shard: OpenShard, directory: Path) -> None:
     """Every shard's starts go on from the clock; addresses and notes of what was dropped are the former node's."""
     store = open_shard(1)
-    await store.announce(BrokerAddress(2, "b.example", 9002), ("10.0.0.2", 7002))
+    await store.announce({"PLAINTEXT": ("b.example", 9002)}, ("10.0.0.2", 7002))
     await store.note_group_journals_begun()
     topic = await store.create_topic("orders", partitions=1, configs={}, now_ms=0)
     await store.delete_topic("orders")

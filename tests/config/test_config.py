@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fairlog.config import KEYS, ConfigError, Settings, advertised_address
+from fairlog.config import KEYS, ConfigError, Settings
 from fairlog.config_sources import load
-from fairlog.config_values import Address, FirstAddress, Secret
+from fairlog.config_values import Address, ListenerAddresses, NamedAddresses, Secret
 from fairlog.configuration_page import page
+from fairlog.configured_listeners import advertised_endpoints
+from fairlog.security.listeners import Listener, SecurityProtocol
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -31,19 +33,24 @@ def test_settings_of_several_sources_flag_wins_over_environment_over_file(tmp_pa
     file = written(tmp_path, 'listen = "a:1"\nnode_id = 4\ndata_dir = "file"\n[journal]\nfsync = "never"\n')
     environment = {"FAIRLOG_LISTEN": "b:2", "FAIRLOG_DATA_DIR": "environment"}
     settings = load(flags={"listen": "c:3", "data_dir": None}, environment=environment, file=file)
-    assert settings.listen == Address("c", 3)
+    assert settings.listen == ListenerAddresses.plain(Address("c", 3))
     assert settings.data_dir == Path("environment")
     assert (settings.node_id, settings.journal.fsync) == (4, "never")
 
 
 # Of keys whose default is not written as a text.
 SAMPLES: dict[str, tuple[str, object]] = {
-    "advertised": ("h:1", Address("h", 1)),
+    "advertised": ("h:1", ListenerAddresses.plain(Address("h", 1))),
     "admin.token": ("sixteen-letters-", Secret("sixteen-letters-")),
     "journal.engine": ("files", None),
     "engine.client_properties": ("tls.properties", Path("tls.properties")),
     "authorizer.super_users": ("User:CN=a,O=b; User:c", ("User:CN=a,O=b", "User:c")),
     "sasl.mechanisms": ("PLAIN, SCRAM-SHA-512", ("PLAIN", "SCRAM-SHA-512")),
+    "security.protocols": ("clients:ssl", (Listener("CLIENTS", SecurityProtocol.SSL),)),
+    "tls.certificate": ("node.pem", Path("node.pem")),
+    "tls.client_ca": ("ca.pem", Path("ca.pem")),
+    "tls.revoked": ("revoked.pem", Path("revoked.pem")),
+    "tls.key": ("key.pem", Path("key.pem")),
     "admin.hosts": ("broker.example, other", ("broker.example", "other")),
 }
 
@@ -225,14 +232,15 @@ def test_advertised_address_is_the_one_set_or_the_bound_one(
     advertised: Address | None, bound: Address, told: Address
 ) -> None:
     """Clients are told where to connect; port 0 stands for the port that was picked."""
-    assert advertised_address(Settings(advertised=advertised), bound) == told
+    settings = Settings(advertised=None if advertised is None else ListenerAddresses.plain(advertised))
+    assert advertised_endpoints(settings, {"PLAINTEXT": bound}) == {"PLAINTEXT": told}
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_advertised_address_that_is_a_wildcard_is_refused(host: str) -> None:
     """No client can connect to "everywhere"."""
     with pytest.raises(ConfigError, match="set advertised"):
-        advertised_address(Settings(), Address(host, 9092))
+        advertised_endpoints(Settings(), {"PLAINTEXT": Address(host, 9092)})
 
 
 def test_configuration_page_is_made_from_the_table() -> None:
@@ -252,7 +260,8 @@ def test_processes_auto_is_one_for_each_core_that_may_be_used(monkeypatch: pytes
 def test_listen_that_lists_addresses_is_read_as_the_first_and_the_others(tmp_path: Path, listed: str) -> None:
     """As one text, and as TOML's list."""
     settings = load(environment={}, file=written(tmp_path, f"listen = {listed}\nprocesses = 2\n"))
-    assert settings.listen == FirstAddress("a", 1, (Address("::1", 2),))
+    both = (Address("a", 1), Address("::1", 2))
+    assert settings.listen == ListenerAddresses((NamedAddresses("PLAINTEXT", both),))
     assert str(settings.listen) == "a:1,[::1]:2"
 
 

@@ -31,7 +31,6 @@ from fairlog.native.cbor import read_untrusted
 from fairlog.native.messages import PREAMBLE, parse_request_untrusted
 from fairlog.native.protocol import NativeProtocol
 from fairlog.security.desk import SignInDesk, SignInRules
-from fairlog.security.listeners import SASL_PLAIN
 from fairlog.security.mechanisms import MECHANISMS
 from fairlog.security.principal import ANONYMOUS
 from pyspark_fairlog.native import Native, NativeError, Partitions
@@ -43,6 +42,7 @@ from tests.kafka.in_memory import Memory
 from tests.native.golden_conversation import GOLDEN, new_memory
 from tests.native.golden_conversation import REQUESTS as NATIVE_REQUESTS
 from tests.native.talking import frame
+from tests.security.signing_in import SASL_PLAIN
 
 _FRAME_BYTES_MAX = 1 << 20
 _PATIENCE_S = 3600

@@ -17,7 +17,6 @@ from datalog.batch import HEADER_BYTES
 from datalog.environment import LmdbDataLogs
 from datalog.offset_entries import CommittedOffset, GroupEntry, OffsetEntry, OffsetKey, encode_offset_entries
 from fairlog.cluster.embedded import EmbeddedStore
-from fairlog.cluster.interface import BrokerAddress
 from fairlog.groups.persisted_group import PersistedClassicGroup, PersistedMember
 from fairlog.groups.persisted_group import encode_group as encode_members
 from fairlog.inspection.files import inspect_file
@@ -316,7 +315,7 @@ async def test_cluster_store_of_several_shards_is_shown_record_by_record(tmp_pat
     """How often each shard was started, where each broker is, who has dropped what."""
     EmbeddedStore.prepare(tmp_path / "cluster", node_id=3, group_journal_count=16, shards=2)
     store = EmbeddedStore.open(tmp_path / "cluster", node_id=3, group_journal_count=16, shards=2, shard=ShardNumber(1))
-    await store.announce(BrokerAddress(4, "b.example", 9093), ("10.0.0.2", 7002))
+    await store.announce({"PLAINTEXT": ("b.example", 9093)}, ("10.0.0.2", 7002))
     topic = await store.create_topic("orders", partitions=2, configs={}, now_ms=9)
     await store.delete_topic("orders")
     await store.forget_topic(topic.topic_id)

@@ -54,6 +54,7 @@ from fairlog.live_access import live_access
 from fairlog.live_group_configs import LiveGroupConfigs
 from fairlog.live_settings import LiveSettings
 from fairlog.security.access_kind import AccessKind
+from fairlog.security.listeners import PLAIN
 from fairlog.topic_configs import is_together
 from fairlog_types import (
     LogId,
@@ -85,6 +86,8 @@ class MemoryCluster:
         self.placement = Placement(1)
         self.shard = ShardNumber(0)
         self.addresses: dict[int, BrokerAddress] = {}
+        self.other_listeners: dict[str, dict[int, BrokerAddress]] = {}
+        """The brokers with a listener of another name than PLAINTEXT, by name."""
         self.generation = 0
         self.by_name: dict[str, Topic] = {}
         self.features = FeatureLevels(FEATURES, {}, 1 << 24)
@@ -106,8 +109,13 @@ class MemoryCluster:
     async def catch_up(self) -> None:
         self.by_name |= {topic.name: topic for topic in self.unnoticed}
 
-    def brokers(self) -> Sequence[BrokerAddress]:
-        return [address for _, address in sorted(self.addresses.items())]
+    def brokers(self, listener: str) -> Sequence[BrokerAddress]:
+        found = self.addresses if listener == PLAIN.name else self.other_listeners.get(listener, {})
+        return [address for _, address in sorted(found.items())]
+
+    @property
+    def started(self) -> Collection[int]:
+        return self.addresses.keys()
 
     @property
     def is_alone(self) -> bool:
@@ -576,9 +584,9 @@ class Memory:
         }
 
     @property
-    def advertised(self) -> Address:
+    def advertised(self) -> Mapping[str, Address]:
         it = self.cluster.addresses.get(self.cluster.node_id)
-        return Address("broker.example", 9092) if it is None else Address(it.host, it.port)
+        return {"PLAINTEXT": Address("broker.example", 9092) if it is None else Address(it.host, it.port)}
 
     def configure(self, **topics: object) -> None:
         """Change keys of the settings' `topics` part."""

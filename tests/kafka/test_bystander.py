@@ -39,7 +39,7 @@ class Bystander(Memory):
         return make_bystander(
             self.cluster,  # type: ignore[arg-type]
             live,
-            Address("door.example", 9092) if self.is_door else self.advertised,
+            {"PLAINTEXT": Address("door.example", 9092)} if self.is_door else self.advertised,
             data_logs=self.data_logs,  # type: ignore[arg-type]
             copied=lambda: self.leaders if self.has_copy else None,
             opens=lambda: self.opens,

@@ -14,6 +14,7 @@ from fairlog.edge.frames import FrameReader
 from fairlog.edge.log_limiter import LINES_MAX
 from fairlog.kafka.connection import Connection
 from fairlog.kafka.server import Server
+from fairlog.listening import Door
 from fairlog.native.protocol import NativeProtocol
 from tests.kafka.serving import framed
 
@@ -22,7 +23,7 @@ from tests.kafka.serving import framed
 async def server(memory, nursery):
     server = Server(memory.broker)
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    await nursery.start(server.serve, listeners)
+    await nursery.start(server.serve, [Door(each) for each in listeners])
     address = listeners[0].socket.getsockname()
 
     async def connect():
@@ -167,7 +168,7 @@ async def test_accept_that_fails_for_good_ends_the_server(memory, monkeypatch):
     monkeypatch.setattr(trio.SocketListener, "accept", broken)
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     with pytest.RaisesGroup(pytest.RaisesExc(OSError, match="listens"), flatten_subgroups=True):
-        await Server(memory.broker).serve(listeners)
+        await Server(memory.broker).serve([Door(each) for each in listeners])
 
 
 async def test_server_stopped_answers_a_long_poll_at_once(memory):
@@ -179,7 +180,7 @@ async def test_server_stopped_answers_a_long_poll_at_once(memory):
     fetch += struct.pack(">h1siiqi", 1, b"t", 1, 0, 0, 10**7)
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
-            await nursery.start(server.serve, listeners)
+            await nursery.start(server.serve, [Door(each) for each in listeners])
             stream = await trio.open_tcp_stream(*listeners[0].socket.getsockname()[:2])
             await stream.send_all(framed(fetch))
             await trio.testing.wait_all_tasks_blocked(0.02)
@@ -197,7 +198,7 @@ async def test_server_stopped_ends_by_itself(memory):
     address = listeners[0].socket.getsockname()
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
-            await nursery.start(server.serve, listeners)
+            await nursery.start(server.serve, [Door(each) for each in listeners])
             stream = await trio.open_tcp_stream(*address[:2])
             await ask_versions(stream)
             server.stop()
@@ -228,7 +229,7 @@ async def test_client_that_connects_again_and_again_does_not_fill_the_log(memory
     """Ten lines a minute say what one address does wrong, over all its connections; the rest is counted."""
     server = Server(memory.broker, [NativeProtocol(memory.broker)])
     (listener,) = listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    await nursery.start(server.serve, listeners)
+    await nursery.start(server.serve, [Door(each) for each in listeners])
     with capture_logs() as lines:
         for _ in range(LINES_MAX + 5):
             await send_and_wait_for_the_end(listener.socket.getsockname(), data)

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from fairlog.kafka.server import Server
+from fairlog.listening import Door
 from fairlog.native.protocol import NativeProtocol
 from tests.kafka.example_requests import build_batch
 from tests.kafka.in_memory import Memory
@@ -30,7 +31,7 @@ async def server(memory: Memory, nursery: trio.Nursery) -> AsyncIterator[Server]
     server = Server(memory.broker, [native])
     server.native = native
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    await nursery.start(server.serve, listeners)
+    await nursery.start(server.serve, [Door(each) for each in listeners])
     server.address = listeners[0].socket.getsockname()[:2]
     yield server
     memory.coordinator.gate.set()  # a commit that waits there is shielded

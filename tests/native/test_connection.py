@@ -18,6 +18,7 @@ from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import FRAME_SILENCE_S
 from fairlog.edge.log_limiter import LogLimiter
 from fairlog.kafka.server import Server
+from fairlog.listening import Door
 from fairlog.native.messages import FRAME_BYTES_MAX
 from fairlog.native.protocol import NativeProtocol
 from fairlog_types import CorruptStorage
@@ -41,7 +42,8 @@ async def test_owner_that_was_deposed_says_nothing_more(memory, nursery):
     has_ended = False
     broker = replace(memory.broker, has_ended=lambda: has_ended)
     server = Server(broker, [NativeProtocol(broker)])
-    (listener,) = await nursery.start(server.serve, await trio.open_tcp_listeners(0, host="127.0.0.1"))
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    await nursery.start(server.serve, [Door(listener)])
     async with await trio.open_tcp_stream(*listener.socket.getsockname()[:2]) as stream:
         talker = Talker(stream)
         assert await talker.greet() == b"FLG1"

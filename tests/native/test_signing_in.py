@@ -13,9 +13,8 @@ from fairlog.config import SaslSettings
 from fairlog.kafka.server import Server
 from fairlog.native.protocol import OPS, NativeProtocol
 from fairlog.security import sign_in
-from fairlog.security.listeners import SASL_PLAIN
 from tests.native.talking import Talker, frame
-from tests.security.signing_in import add_user, delete_user
+from tests.security.signing_in import add_user, delete_user, listening
 
 PASSWORD = "secret of alice"
 
@@ -25,8 +24,7 @@ async def server(memory, nursery):
     memory.settings = replace(memory.settings, sasl=SaslSettings(plain_without_tls=True))
     await add_user(memory.cluster, "alice", PASSWORD)
     server = Server(memory.broker, [NativeProtocol(memory.broker)])
-    listeners = await nursery.start(server.serve, await trio.open_tcp_listeners(0, host="127.0.0.1"), SASL_PLAIN)
-    server.address = listeners[0].socket.getsockname()[:2]
+    server.address = await listening(nursery, server)
     yield server
     server.stop()
 

@@ -11,6 +11,9 @@ import trio
 from scramp import ScramClient
 
 from fairlog.edge.frames import FrameReader
+from fairlog.kafka.server import Server
+from fairlog.listening import Door
+from fairlog.security.listeners import Listener, SecurityProtocol
 from fairlog.security.user_changes import Change
 from fairlog.security.users import ScramMechanism, credential_of, salted
 from fairlog.user_accounts import StoreAccounts
@@ -45,6 +48,16 @@ async def add_user(cluster: Any, name: str, password: str, *, iterations: int = 
 async def delete_user(cluster: Any, name: str) -> None:
     changes = [Change(name, mechanism, None) for mechanism in ScramMechanism]
     assert not (await StoreAccounts(cluster).change(lambda _: changes, by="test")).refused
+
+
+SASL_PLAIN = Listener("SASL_PLAINTEXT", SecurityProtocol.SASL_PLAINTEXT)
+
+
+async def listening(nursery: trio.Nursery, server: Server) -> tuple[str, int]:
+    """Serve clients who have to sign in; answers where."""
+    sockets = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    (door,) = await nursery.start(server.serve, [Door(each, SASL_PLAIN) for each in sockets])
+    return door.socket.socket.getsockname()[:2]
 
 
 class Peer:

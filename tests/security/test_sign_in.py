@@ -15,7 +15,6 @@ from fairlog.kafka.handlers import ALL
 from fairlog.kafka.server import Server
 from fairlog.native.protocol import NativeProtocol
 from fairlog.security import sign_in
-from fairlog.security.listeners import SASL_PLAIN
 from tests.kafka.serving import framed
 from tests.security.signing_in import (
     FAILED,
@@ -27,6 +26,7 @@ from tests.security.signing_in import (
     Peer,
     add_user,
     delete_user,
+    listening,
 )
 
 PASSWORD = "secret of alice"
@@ -305,8 +305,7 @@ async def test_listener_that_does_not_ask_says_so(memory, nursery):
 async def test_connections_that_sign_in_count_as_others_do(memory, nursery):
     memory.settings = replace(memory.settings, requests=replace(memory.settings.requests, connections_max=1))
     server = Server(memory.broker)
-    (listener,) = await nursery.start(server.serve, await trio.open_tcp_listeners(0, host="127.0.0.1"), SASL_PLAIN)
-    address = listener.socket.getsockname()[:2]
+    address = await listening(nursery, server)
     async with Peer(address) as peer:
         assert await peer.versions()
         async with Peer(address) as other:

@@ -22,10 +22,9 @@ from fairlog.kafka.server import Server
 from fairlog.security import key_set
 from fairlog.security.exchange import Challenge, Refused, SignedIn
 from fairlog.security.key_set import KeySet
-from fairlog.security.listeners import SASL_PLAIN
 from fairlog.security.token_exchange import TokenExchange
 from fairlog.security.tokens import TokenRules, parse_untrusted, read_key_set_untrusted
-from tests.security.signing_in import FAILED, NONE, Peer
+from tests.security.signing_in import FAILED, NONE, Peer, listening
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 EC = ec.generate_private_key(ec.SECP256R1())
@@ -269,8 +268,7 @@ async def test_client_signs_in_with_a_token_and_its_session_ends_with_it(memory,
         }
     )
     server = Server(memory.broker)
-    (listener,) = await nursery.start(server.serve, await trio.open_tcp_listeners(0, host="127.0.0.1"), SASL_PLAIN)
-    address = listener.socket.getsockname()[:2]
+    address = await listening(nursery, server)
     with capture_logs() as lines:
         async with Peer(address) as peer:
             assert (await peer.handshake("OAUTHBEARER")).mechanisms == ["OAUTHBEARER"]

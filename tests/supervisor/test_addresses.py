@@ -8,7 +8,7 @@ import pytest
 
 from fairlog.config import AdminSettings, ConfigError, Settings
 from fairlog.config_sources import load
-from fairlog.config_values import Address
+from fairlog.config_values import Address, ListenerAddresses
 from fairlog.supervisor.addresses import settings_of_all, settings_of_shard
 from fairlog.supervisor.assignment import (
     Assignment,
@@ -25,6 +25,10 @@ from fairlog.supervisor.assignment import (
 
 def settings_with(**flags: object) -> Settings:
     return load(flags={name.replace("admin_", "admin."): value for name, value in flags.items()}, environment={})
+
+
+def plain(host: str, port: int) -> ListenerAddresses:
+    return ListenerAddresses.plain(Address(host, port))
 
 
 def addresses(settings: Settings, shards: int) -> list[tuple[str, str, str]]:
@@ -45,7 +49,7 @@ def test_settings_of_a_shard_have_its_number_and_addresses_and_all_else_in_commo
         settings,
         shard=2,
         shards=3,
-        listen=Address("127.0.0.1", 9094),
+        listen=plain("127.0.0.1", 9094),
         admin=AdminSettings(listen=Address("127.0.0.1", 9646)),
     )
     assert settings_of_shard(settings, 2, 3) == expected
@@ -123,26 +127,26 @@ def test_only_shard_takes_no_list_of_addresses() -> None:
 @pytest.mark.parametrize("admins", [(), (Address("::1", 3), Address("::1", 4))])
 def test_assignment_overrides_the_addresses(admins: tuple[Address, ...]) -> None:
     """The ports that the supervisor has picked are those of the shard, which is told the others' as well."""
-    assignment = Assignment(1, 2, Address("h", 3), admins)
+    assignment = Assignment(1, 2, plain("h", 3), admins)
     admin = admins[1] if admins else None
     settings = assignment.apply(settings_with(listen="h:0", advertised="b:5"))
     assert (settings.shard, settings.shards) == (1, 2)
-    assert (settings.listen, settings.admin.listen) == (Address("h", 3), admin)
+    assert (settings.listen, settings.admin.listen) == (plain("h", 3), admin)
     assert settings.admin_listeners == admins
-    assert settings.advertised == Address("b", 6)
+    assert settings.advertised == plain("b", 6)
 
 
 def test_only_shard_of_a_supervisor_answers_for_no_others() -> None:
     """Its admin listener is the node's."""
-    settings = Assignment(0, 1, Address("h", 3), (Address("h", 4),)).apply(settings_with())
+    settings = Assignment(0, 1, plain("h", 3), (Address("h", 4),)).apply(settings_with())
     assert (settings.admin.listen, settings.admin_listeners) == (Address("h", 4), ())
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        Serve(Assignment(1, 2, Address("h", 3), (Address("::1", 3), Address("::1", 4)))),
-        Serve(Assignment(0, 1, Address("h", 3), ())),
+        Serve(Assignment(1, 2, plain("h", 3), (Address("::1", 3), Address("::1", 4)))),
+        Serve(Assignment(0, 1, plain("h", 3), ())),
         Halt(7),
         Ready(2, "fairlog ready on h:3\nfairlog console on http://h:4/\n"),
         Halted(0),

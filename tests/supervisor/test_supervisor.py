@@ -39,8 +39,9 @@ async def serve(settings, *, task_status):
     Path(f"{{here}}-{{lives}}").write_text(str(os.getpid()))
     number = settings.shard
     {start}
-    listeners = await trio.open_tcp_listeners(settings.listen.port, host=settings.listen.host)
-    structlog.get_logger().info("node is ready", port=settings.listen.port)
+    (address,) = settings.listen.one_each().values()
+    listeners = await trio.open_tcp_listeners(address.port, host=address.host)
+    structlog.get_logger().info("node is ready", port=address.port)
     task_status.started(Ready(settings.listen, settings.admin.listen))
     try:
         await trio.sleep_forever()

@@ -3,6 +3,8 @@
 Behaviour
 - The node has one broker, or one for each of its shards; that of the first one is the controller. A partition's leader
   is its only replica, and in sync. If its broker has not started yet, the partition is LEADER_NOT_AVAILABLE.
+- Brokers are listed with the addresses of the listener that the client came in by. One that has no listener of this
+  name is left out, and what it leads is LISTENER_NOT_FOUND, before version 6 LEADER_NOT_AVAILABLE, as in Kafka.
 - Topics that are requested by name and do not exist are created, if the client allows it and the node is configured so.
 - A topic that is named more than once is answered once. Other clients are served between one topic and the next.
 - A topic that the client may not describe is left out if it asks for all, and TOPIC_AUTHORIZATION_FAILED if it asks for
@@ -47,6 +49,7 @@ from fairlog.security.acls import ResourceType
 
 SERVED = Versions(0, 13)
 FLEXIBLE_FROM = 9
+_LISTENER_NOT_FOUND_FROM = 6
 
 _DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
@@ -115,6 +118,7 @@ async def _describe(context: Context, asked: tuple[TopicWanted, ...] | None, req
     key = (
         "Metadata",
         context.client.rights,
+        context.client.listener.name,
         context.version,
         asked,
         request.operations_of_cluster,
@@ -157,8 +161,10 @@ async def _look_up(context: Context, wanted: TopicWanted, may_create: bool) -> _
 
 async def encode(context: Context, request: MetadataRequest, lines: Sequence[_Line]) -> Answer:
     version, writer, broker = context.version, context.writer(), context.broker
-    brokers, controller = broker.brokers(), broker.controller
-    started = {address.node_id for address in brokers}
+    listener = context.client.listener.name
+    brokers, controller = broker.brokers(listener), broker.controller(listener)
+    reachable = {address.node_id for address in brokers}
+    unreachable = frozenset(broker.started) - reachable if version >= _LISTENER_NOT_FOUND_FROM else ()
 
     def node(address: BrokerAddress) -> None:
         writer.int32(address.node_id)
@@ -170,8 +176,9 @@ async def encode(context: Context, request: MetadataRequest, lines: Sequence[_Li
 
     def partition(numbered: tuple[int, Leader, PartitionCopies]) -> None:
         index, (node_id, leader_epoch), copies = numbered
-        can_lead = node_id in started
-        writer.int16(ErrorCode.NONE if can_lead else ErrorCode.LEADER_NOT_AVAILABLE)
+        can_lead = node_id in reachable
+        missing = ErrorCode.LISTENER_NOT_FOUND if node_id in unreachable else ErrorCode.LEADER_NOT_AVAILABLE
+        writer.int16(ErrorCode.NONE if can_lead else missing)
         writer.int32(index)
         writer.int32(node_id if can_lead else NO_NODE)
         if version >= 7:

@@ -4,7 +4,8 @@ Behaviour
 - Key types 0 (group) and 1 (transactional id) are known; any other is INVALID_REQUEST, also that of share groups (2),
   as in a Kafka without a share coordinator.
 - Every broker knows all coordinators (`fairlog.cluster.coordinators`). If one has not started yet, the answer is
-  COORDINATOR_NOT_AVAILABLE, on which clients ask again.
+  COORDINATOR_NOT_AVAILABLE, on which clients ask again. So is one without the listener that the client came in by, as
+  in Kafka.
 
 Version notes
 - 0 has groups only; 1 adds the key type, the throttle time and an error message; 3 is flexible; 4 asks for many keys at
@@ -86,14 +87,14 @@ async def handle(context: Context, request: FindCoordinatorRequest) -> Answer:
 
 
 def _find(context: Context, key_type: int, key: str) -> _Found:
-    broker = context.broker
+    broker, listener = context.broker, context.client.listener.name
     match key_type:
         case KeyType.GROUP:
             refused = denied(context, DESCRIBE_GROUP, key)
-            address = broker.coordinator_of_group(key)
+            address = broker.coordinator_of_group(key, listener)
         case KeyType.TRANSACTIONAL_ID:
             refused = denied(context, DESCRIBE_TRANSACTIONAL_ID, key)
-            address = broker.coordinator_of(key)
+            address = broker.coordinator_of(key, listener)
         case _:
             return _Found(_NOWHERE, ErrorCode.INVALID_REQUEST, f"there is no coordinator for keys of type {key_type}")
     if refused is not None:

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 import trio
 
-from fairlog.cluster.interface import BrokerAddress
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import DESCRIBE_CLUSTER, denied
 from fairlog.kafka.errors import ErrorCode
@@ -65,12 +64,12 @@ async def handle(context: Context, request: DescribeQuorumRequest) -> Answer:
         request = DescribeQuorumRequest(())
     changes, now_ms = broker.cluster.generation, time.time_ns() // 1_000_000
     known = request.topics == ((METADATA_TOPIC, (0,)),)
-    controller = broker.controller
-    voters = [] if controller is None or not known else [controller]
-    observers = [address for address in broker.brokers() if address not in voters] if known else []
+    started = sorted(broker.started) if known else ()
+    voters = [node_id for node_id in started if node_id == broker.cluster.controller_id]
+    observers = [node_id for node_id in started if node_id not in voters]
 
-    def replica(address: BrokerAddress) -> None:
-        writer.int32(address.node_id)
+    def replica(node_id: int) -> None:
+        writer.int32(node_id)
         if version >= _NODES_FROM:
             writer.uuid(None)  # directory
         writer.int64(changes)
@@ -84,7 +83,7 @@ async def handle(context: Context, request: DescribeQuorumRequest) -> Answer:
         writer.int16(ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if version >= _NODES_FROM:
             writer.nullable_string(None if known else f"there is no quorum but that of {METADATA_TOPIC}, partition 0")
-        writer.int32(voters[0].node_id if voters else NO_NODE)
+        writer.int32(voters[0] if voters else NO_NODE)
         writer.int32(broker.cluster.starts if known else -1)
         writer.int64(changes if known else -1)
         writer.array(voters, replica)
@@ -92,8 +91,8 @@ async def handle(context: Context, request: DescribeQuorumRequest) -> Answer:
         writer.end_of_fields()
         await trio.lowlevel.checkpoint()
 
-    def node(address: BrokerAddress) -> None:
-        writer.int32(address.node_id)
+    def node(node_id: int) -> None:
+        writer.int32(node_id)
         writer.array_length(0)  # listeners
         writer.end_of_fields()
 

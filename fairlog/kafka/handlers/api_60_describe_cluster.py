@@ -1,7 +1,8 @@
 """DescribeCluster: the cluster's id, its brokers, and which of them is its controller.
 
 Behaviour
-- The same information about the cluster as in Metadata, without topics.
+- The same information about the cluster as in Metadata, without topics: the addresses are those of the listener that
+  the client came in by.
 - Everyone is told this. Only the operations that the client may do are for those who may describe the cluster; others
   are told none, as in Kafka.
 - If the request asks for the endpoints of controllers (from version 1 on), the answer is MISMATCHED_ENDPOINT_TYPE, as
@@ -45,9 +46,9 @@ def decode(reader: Reader, version: int) -> DescribeClusterRequest:
 
 
 async def handle(context: Context, request: DescribeClusterRequest) -> Answer:
-    broker, writer = context.broker, context.writer()
+    broker, writer, listener = context.broker, context.writer(), context.client.listener.name
     error, message = _refusal(request.endpoint_type)
-    controller = broker.controller
+    controller = broker.controller(listener)
 
     def node(address: BrokerAddress) -> None:
         writer.int32(address.node_id)
@@ -65,7 +66,7 @@ async def handle(context: Context, request: DescribeClusterRequest) -> Answer:
         writer.int8(_BROKERS)
     writer.string(broker.cluster.cluster_id)
     writer.int32(NO_NODE if controller is None else controller.node_id)
-    writer.array(broker.brokers() if error is ErrorCode.NONE else (), node)
+    writer.array(broker.brokers(listener) if error is ErrorCode.NONE else (), node)
     writer.int32(operations_on_cluster(context) if request.operations else NOT_ASKED)
     writer.end_of_fields()
     return writer.parts()

@@ -68,7 +68,7 @@ async def handle(context: Context, request: ListConfigResourcesRequest) -> Answe
 def _resources(broker: Broker, types: frozenset[int]) -> list[tuple[int, str]]:
     found: list[tuple[int, str]] = []
     if ResourceType.BROKER in types:
-        found += [(ResourceType.BROKER, str(address.node_id)) for address in broker.brokers()]
+        found += [(ResourceType.BROKER, str(node_id)) for node_id in sorted(broker.started)]
     if ResourceType.TOPIC in types:
         found += [(ResourceType.TOPIC, topic.name) for topic in broker.cluster.topics()]
     if ResourceType.GROUP in types:

@@ -10,7 +10,8 @@ Behaviour
   as in Kafka. With a cursor after a topic's last partition, the topic is answered without partitions.
 - A topic that the client may not describe is left out if it asks for all, and TOPIC_AUTHORIZATION_FAILED if it asks for
   this one, whether it exists or not.
-- If the leader's broker has not started yet, the partition is LEADER_NOT_AVAILABLE.
+- If the leader's broker has not started yet, the partition is LEADER_NOT_AVAILABLE; if it has no listener of the name
+  by which the client came in, LISTENER_NOT_FOUND.
 - Eligible leader replicas, current and former, are empty lists: the leader is the only replica. The operations that
   the client may do are always told, as in Kafka.
 - A topic that is named more than once is answered once. Other clients are served between one topic and the next.
@@ -135,14 +136,16 @@ def _error_of(name: str) -> ErrorCode:
 
 async def _encode(context: Context, lines: Sequence[_Line], following: Cursor | None) -> Answer:
     writer, broker = context.writer(), context.broker
-    started = {address.node_id for address in broker.brokers()}
+    reachable = {address.node_id for address in broker.brokers(context.client.listener.name)}
+    unreachable = frozenset(broker.started) - reachable
     leaders: Sequence[Leader] = ()
     copies: Sequence[PartitionCopies] = ()
 
     def partition(index: int) -> None:
         node_id, leader_epoch = leaders[index]
-        can_lead = node_id in started
-        writer.int16(ErrorCode.NONE if can_lead else ErrorCode.LEADER_NOT_AVAILABLE)
+        can_lead = node_id in reachable
+        missing = ErrorCode.LISTENER_NOT_FOUND if node_id in unreachable else ErrorCode.LEADER_NOT_AVAILABLE
+        writer.int16(ErrorCode.NONE if can_lead else missing)
         writer.int32(index)
         writer.int32(node_id if can_lead else NO_NODE)
         writer.int32(leader_epoch)

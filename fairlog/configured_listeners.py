@@ -1,0 +1,120 @@
+"""The listeners of a broker, as the settings say. Pure.
+
+    listen      = CLIENTS://0.0.0.0:9093,LOCAL://127.0.0.1:9092       where it listens, by name
+    advertised  = CLIENTS://broker.example:9093                       what it tells clients; else where it listens
+    security.protocols = CLIENTS:SSL,LOCAL:PLAINTEXT                  how it is spoken there
+
+As in Kafka, each has a name of its own, and what is advertised is of one of them. Unlike in Kafka, a listener without
+an advertised address is advertised where it listens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+from collections.abc import Mapping, Sequence
+
+from fairlog.config import KEYS, ConfigError, Settings
+from fairlog.config_values import Address, ListenerAddresses
+from fairlog.security.client_auth import ClientAuth
+from fairlog.security.listeners import Listener, SecurityProtocol, UnknownProtocol, listener_named
+
+
+def listeners_of(settings: Settings) -> Sequence[Listener]:
+    """All listeners, in their order. Raises ConfigError if one has no protocol."""
+    try:
+        return [listener_named(name, settings.security.protocols) for name, _ in settings.listen.named]
+    except UnknownProtocol as error:
+        raise ConfigError(str(error)) from None
+
+
+def listen_addresses(settings: Settings) -> Mapping[Listener, Address]:
+    """Where each listener of a shard listens. Raises ConfigError as `listeners_of`."""
+    addresses = settings.listen.one_each()
+    return {listener: addresses[listener.name] for listener in listeners_of(settings)}
+
+
+def check_listeners(settings: Settings) -> None:
+    """What must hold between the keys of listeners. Raises ConfigError."""
+    listeners = listeners_of(settings)
+    names = [listener.name for listener in listeners]
+    advertised = () if settings.advertised is None else settings.advertised.named
+    _require_names("advertised", [name for name, _ in advertised], names)
+    _require_names("tls.client_auth", [name for name, _ in settings.tls.client_auth.named], names)
+    require_distinct([(f"listen of {name}", of_shards[0]) for name, of_shards in settings.listen.named])
+    encrypted = [listener for listener in listeners if listener.protocol.is_encrypted]
+    for name in ("certificate", "key"):
+        if encrypted and getattr(settings.tls, name) is None:
+            raise ConfigError(f"the listener {encrypted[0].name} has TLS, and tls.{name} is not set")
+    asking = [each for each in encrypted if settings.tls.client_auth.of(each.name) is not ClientAuth.NONE]
+    if asking and settings.tls.client_ca is None:
+        raise ConfigError(
+            f"the listener {asking[0].name} asks clients for certificates (tls.client_auth), and tls.client_ca is not "
+            "set: name the CAs that they have to come from"
+        )
+
+
+def _require_names(key: str, used: Sequence[str], names: Sequence[str]) -> None:
+    for name in used:
+        if name not in names:
+            raise ConfigError(f"{key} names the listener {name}, and listen has {', '.join(names)}")
+
+
+def require_distinct(named: Sequence[tuple[str, Address]]) -> None:
+    """No two of these addresses may be the same. Raises ConfigError."""
+    for number, (name, address) in enumerate(named):
+        for other_name, other in named[:number]:
+            if address.port and address.port == other.port and _may_be_one_host(address.host, other.host):
+                raise ConfigError(f"{name} ({address}) and {other_name} ({other}) are the same: choose other ports")
+
+
+def advertised_endpoints(settings: Settings, bound: Mapping[str, Address]) -> Mapping[str, Address]:
+    """What clients are told to connect to, by listener, when the broker listens on `bound`.
+
+    Raises ConfigError if one is a wildcard, which is an address to listen on but not one to connect to.
+    """
+    advertised: Mapping[str, Address] = {} if settings.advertised is None else settings.advertised.one_each()
+    return {name: _advertised(name, advertised.get(name), address) for name, address in bound.items()}
+
+
+def _advertised(name: str, advertised: Address | None, bound: Address) -> Address:
+    told = advertised or bound
+    if told.port == 0:
+        told = dataclasses.replace(told, port=bound.port)
+    if is_wildcard(told.host):
+        shown = ListenerAddresses.of({name: told})
+        raise ConfigError(
+            f"clients cannot connect to {shown}: set advertised ({KEYS['advertised'].variable} or --advertised) "
+            "to the HOST:PORT by which they reach this node"
+        )
+    return told
+
+
+def open_to_everybody(settings: Settings, bound: Mapping[str, Address]) -> Sequence[str]:
+    """The listeners, with their addresses, that whoever reaches this machine can use without a password, and that
+    other machines may reach.
+    """
+    plain = {each.name for each in listeners_of(settings) if each.protocol is SecurityProtocol.PLAINTEXT}
+    return [
+        str(address) if len(bound) == 1 else f"{name}://{address}"
+        for name, address in bound.items()
+        if name in plain and not _is_loopback(address.host)
+    ]
+
+
+def _may_be_one_host(one: str, other: str) -> bool:
+    return one == other or is_wildcard(one) or is_wildcard(other)
+
+
+def is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

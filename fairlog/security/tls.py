@@ -1,0 +1,270 @@
+"""TLS on a broker's listeners: the handshake, whom a client's certificate shows, and certificates that change.
+
+    TlsListeners, one for each broker ──▶ TlsListener, one for each listener with TLS ──▶ an SSLContext, replaced
+       │                                      └─ secured(stream) ─▶ handshake ─▶ SSLStream, Principal
+       └─ run: looks at the files ─ changed, and at rest ─▶ contexts of all listeners anew, or a line why not
+
+TLS 1.2 and 1.3 are spoken, and nothing older, without renegotiation and compression. A handshake has `HANDSHAKE_S` in
+all, however little of it comes at a time, and OpenSSL bounds the memory that it takes. One that fails is told to the
+client by TLS's own alert before the connection is closed: trio does not send it by itself.
+
+The files are looked at every `LOOK_S`. They are read when they have changed, and are the same at the next look:
+certificate and key are two files, and nobody replaces both at once. Those that cannot be used change nothing, and a log
+line says why. Connections that are open stay open, also those of clients whose certificates are revoked by then, as
+with Kafka. A new connection goes by the new files; so that no client comes in by an old handshake, none is resumed
+where certificates are asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+import trio
+
+from fairlog.security.client_auth import ClientAuth
+from fairlog.security.principal import ANONYMOUS, USER, Principal
+from fairlog.security.principal_rules import NoRuleMatches, PrincipalRules
+from fairlog.security.subject import BadCertificate, subject_of_untrusted
+
+log = structlog.get_logger()
+
+HANDSHAKE_S = 10.0
+"""Kafka's clients give a connection up after as long (`socket.connection.setup.timeout.ms`)."""
+
+LOOK_S = 2.0
+"""Between two looks at the files."""
+
+_ALERT_S = 1.0
+"""For a client to read why it is refused."""
+
+_VERIFY_MODES = {
+    ClientAuth.NONE: ssl.CERT_NONE,
+    ClientAuth.REQUESTED: ssl.CERT_OPTIONAL,
+    ClientAuth.REQUIRED: ssl.CERT_REQUIRED,
+}
+
+
+class BadTlsFiles(Exception):
+    """Certificate, key, CAs or revocation list cannot be used. The message is one sentence, and names the file."""
+
+
+class HandshakeFailed(Exception):
+    """A client was refused in the handshake, or after it. The message says why; no client's bytes are in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """What TLS is made of; all are PEM."""
+
+    certificate: Path
+    """The node's own, and those between it and the CA."""
+    key: Path
+    client_ca: Path | None = None
+    """What clients' certificates have to come from."""
+    revoked: Path | None = None
+    """Revocation lists of these CAs."""
+
+    @property
+    def all(self) -> Sequence[Path]:
+        """Those that there are."""
+        return [each for each in (self.certificate, self.key, self.client_ca, self.revoked) if each is not None]
+
+
+class TlsListener:
+    """The handshakes of one listener."""
+
+    def __init__(self, context: ssl.SSLContext, rules: PrincipalRules) -> None:
+        self.context = context
+        """Of the next handshake."""
+        self._rules = rules
+
+    async def secured(self, stream: trio.SocketStream) -> tuple[trio.SSLStream[trio.SocketStream], Principal] | None:
+        """Do the handshake. Answers the stream inside, and whom the client's certificate shows; None if the client
+        closes before it has sent anything, as who only looks whether a port is open.
+
+        Raises HandshakeFailed; then, and if it is cancelled, the caller closes `stream`.
+        """
+        secret = trio.SSLStream(stream, self.context, server_side=True, https_compatible=True)
+        with trio.move_on_after(HANDSHAKE_S):
+            if not await _has_begun(stream):
+                return None
+            reason = await _done(secret)
+            if reason is None:
+                return secret, self._principal(secret)
+            await _send_alert(secret)
+            raise HandshakeFailed(reason)
+        raise HandshakeFailed(f"it took more than {HANDSHAKE_S:.0f} s")
+
+    def _principal(self, secret: trio.SSLStream[trio.SocketStream]) -> Principal:
+        certificate = cast("bytes | None", cast(Any, secret).getpeercert(binary_form=True))
+        if certificate is None:
+            return ANONYMOUS
+        try:
+            return Principal(USER, self._rules.name_of(subject_of_untrusted(certificate)))
+        except (NoRuleMatches, BadCertificate) as error:
+            raise HandshakeFailed(str(error)) from error
+
+
+class TlsListeners:
+    """Those of a broker. Make them with `load`."""
+
+    def __init__(self, files: TlsFiles, asks: Mapping[str, ClientAuth], rules: PrincipalRules, seen: object) -> None:
+        self._files = files
+        self._asks = asks
+        self._seen = seen
+        """The files that the contexts are made of, or that were found to be bad."""
+        self.by_name = {name: TlsListener(context, rules) for name, context in _contexts(files, asks).items()}
+
+    @classmethod
+    def load(cls, files: TlsFiles, asks: Mapping[str, ClientAuth], rules: PrincipalRules) -> TlsListeners:
+        """Read the files for these listeners, by name, with what each asks clients for. Blocks. Raises BadTlsFiles."""
+        return cls(files, asks, rules, _look(files))
+
+    async def run(self) -> None:
+        """Read the files again when they have changed; until cancelled."""
+        last = self._seen
+        while True:
+            await trio.sleep(LOOK_S)
+            last, before = await trio.to_thread.run_sync(_look, self._files), last
+            if last != self._seen and last == before:
+                self._seen = last
+                await self._reload()
+
+    async def _reload(self) -> None:
+        try:
+            contexts = await trio.to_thread.run_sync(_contexts, self._files, self._asks)
+        except BadTlsFiles as error:
+            log.error("changed TLS files are not used", reason=str(error), action="the earlier ones stay")  # noqa: TRY400
+            return
+        for name, context in contexts.items():
+            self.by_name[name].context = context
+        log.info("changed TLS files are used from now on", files=list(map(str, self._files.all)))
+
+
+async def _has_begun(stream: trio.SocketStream) -> bool:
+    """Wait for the client's first byte, and leave it there; whether there was one."""
+    try:
+        return bool(await stream.socket.recv(1, socket.MSG_PEEK))
+    except OSError:
+        return False
+
+
+async def _done(secret: trio.SSLStream[trio.SocketStream]) -> str | None:
+    """Do the handshake; why it has failed, None if it has not."""
+    try:
+        await secret.do_handshake()
+    except trio.BrokenResourceError as error:
+        return _reason(error.__cause__)
+    return None
+
+
+async def _send_alert(secret: trio.SSLStream[trio.SocketStream]) -> None:
+    """Tell the client why it is refused, if it still listens. What it has sent is read: it would lose the alert."""
+    stream = secret.transport_stream
+    alert: bytes = cast(Any, secret)._outgoing.read()
+    with trio.move_on_after(_ALERT_S):
+        try:
+            await stream.send_all(alert)
+            await stream.send_eof()
+            while await stream.receive_some():
+                pass
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+
+def _reason(error: BaseException | None) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the client's certificate is refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError):
+        return "the client has closed the connection"
+    words = (error.reason or "TLS error").replace("_", " ").lower()
+    if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
+        return f"{words}: the client does not speak TLS"
+    return words
+
+
+def _look(files: TlsFiles) -> object:
+    """What changes when the files do. Blocks."""
+    seen: list[object] = []
+    for path in files.all:
+        try:
+            found = path.stat()
+        except OSError as error:
+            seen.append(error.errno)
+        else:
+            seen.append((found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode, found.st_uid))
+    return tuple(seen)
+
+
+def _contexts(files: TlsFiles, asks: Mapping[str, ClientAuth]) -> dict[str, ssl.SSLContext]:
+    """By listener. Blocks. Raises BadTlsFiles."""
+    for path in files.all:
+        try:
+            with path.open("rb"):
+                pass
+        except OSError as error:
+            raise BadTlsFiles(f"cannot read {path}: {error.strerror or error}") from error
+    _require_private(files.key)
+    return {name: _context(files, auth) for name, auth in asks.items()}
+
+
+def _require_private(key: Path) -> None:
+    """As PostgreSQL has it: 0600, or 0640 if it is root's, who gives it to a service by its group."""
+    found = key.stat()
+    allowed = 0o640 if found.st_uid == 0 else 0o600
+    if stat.S_IMODE(found.st_mode) & 0o777 & ~allowed:
+        raise BadTlsFiles(
+            f"the private key {key} has permissions {stat.S_IMODE(found.st_mode):04o}, so others may read it: "
+            f"chmod {allowed:o} {key}"
+        )
+
+
+def _context(files: TlsFiles, auth: ClientAuth) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    try:
+        context.load_cert_chain(files.certificate, files.key, password=lambda: _refuse_password(files.key))
+    except (ssl.SSLError, OSError) as error:
+        what = getattr(error, "reason", None) or "no certificate and private key in PEM"
+        raise BadTlsFiles(
+            f"the certificate {files.certificate} and the private key {files.key} cannot be used: "
+            f"{what.replace('_', ' ').lower() if what.isupper() else what}"
+        ) from error
+    if auth is not ClientAuth.NONE:
+        assert files.client_ca is not None, "the settings were checked"
+        _ask_for_certificates(context, auth, files.client_ca, files.revoked)
+    return context
+
+
+def _refuse_password(key: Path) -> str:
+    raise BadTlsFiles(f"the private key {key} is encrypted: write it without a password, readable by its owner only")
+
+
+def _ask_for_certificates(context: ssl.SSLContext, auth: ClientAuth, client_ca: Path, revoked: Path | None) -> None:
+    context.verify_mode = _VERIFY_MODES[auth]
+    context.num_tickets = 0
+    context.options |= ssl.OP_NO_TICKET
+    _add(context, client_ca, "certificate")
+    known = context.cert_store_stats()["x509"]
+    if revoked is not None:
+        _add(context, revoked, "revocation list")
+        stats = context.cert_store_stats()
+        if stats["x509"] != known or not stats["crl"]:
+            raise BadTlsFiles(f"{revoked} has something else than revocation lists (X509 CRL) in it")
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+
+
+def _add(context: ssl.SSLContext, path: Path, what: str) -> None:
+    try:
+        context.load_verify_locations(os.fspath(path))
+    except (ssl.SSLError, OSError) as error:
+        raise BadTlsFiles(f"{path} has no {what} in PEM that can be read") from error

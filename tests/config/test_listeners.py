@@ -1,0 +1,205 @@
+"""The settings of listeners: Kafka's syntax, what must hold between them, and where each is."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from fairlog.config import ConfigError, Settings
+from fairlog.config_sources import load
+from fairlog.config_values import Address, ListenerAddresses, read_client_auth, read_protocols
+from fairlog.configured_listeners import (
+    advertised_endpoints,
+    listen_addresses,
+    listeners_of,
+    open_to_everybody,
+)
+from fairlog.opening_listeners import open_tls
+from fairlog.security.client_auth import ClientAuth
+from fairlog.security.listeners import Listener, SecurityProtocol
+from fairlog.supervisor.addresses import settings_of_all, settings_of_shard
+
+TLS = {"tls.certificate": "node.pem", "tls.key": "key.pem"}
+
+
+def settings_with(**more: object) -> Settings:
+    flags = {name.replace("__", "."): value for name, value in more.items()}
+    return load(flags=TLS | flags, environment={})
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("h:1", "h:1"),
+        ("h:1,[::1]:2", "h:1,[::1]:2"),
+        ("PLAINTEXT://h:1", "h:1"),
+        ("clients://h:1, LOCAL://[::1]:2", "CLIENTS://h:1,LOCAL://[::1]:2"),
+        ("A://h:1,B://h:2,A://i:1,B://i:2", "A://h:1,A://i:1,B://h:2,B://i:2"),
+    ],
+)
+def test_listeners_read_back_as_they_are_written(text: str, shown: str) -> None:
+    """Names are upper case, as in Kafka; PLAINTEXT alone needs none."""
+    addresses = ListenerAddresses.parse(text)
+    assert str(addresses) == shown
+    assert ListenerAddresses.parse(shown) == addresses
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("h:1,SSL://h:2", "either all addresses have the name of a listener"),
+        ("://h:1", "the name of a listener has letters"),
+        ("a b://h:1", "the name of a listener has letters"),
+        ("SSL://", "an address is HOST:PORT"),
+        ("SSL://:9092", "an address is HOST:PORT"),
+        ("SSL://a:1,", "either all"),
+        ("", "an address is HOST:PORT"),
+    ],
+)
+def test_listeners_that_are_none_are_refused(text: str, words: str) -> None:
+    """Nothing is guessed."""
+    with pytest.raises(ValueError, match=words):
+        ListenerAddresses.parse(text)
+
+
+def test_protocol_is_the_name_or_what_it_is_mapped_to() -> None:
+    """As in Kafka's listener.security.protocol.map. Names that no listener has are no mistake there, nor here."""
+    settings = settings_with(
+        listen="CLIENTS://h:1,SSL://h:2,LOCAL://h:3",
+        security__protocols="clients:ssl,LOCAL:PLAINTEXT,PLAINTEXT:PLAINTEXT,OTHER:SSL",
+    )
+    assert list(listeners_of(settings)) == [
+        Listener("CLIENTS", SecurityProtocol.SSL),
+        Listener("SSL", SecurityProtocol.SSL),
+        Listener("LOCAL", SecurityProtocol.PLAINTEXT),
+    ]
+    assert [str(address) for address in listen_addresses(settings).values()] == ["h:1", "h:2", "h:3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("A", "NAME:PROTOCOL is needed"),
+        ("A:TLS", "'TLS' is none of the protocols PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        ("SSL:PLAINTEXT", "SSL is a protocol itself"),
+        ("A:SSL,a:SSL", "A is named twice"),
+        ("a/b:SSL", "the name of a listener"),
+    ],
+)
+def test_map_of_protocols_that_is_none_is_refused(text: str, words: str) -> None:
+    """A listener must not be served in another way than somebody meant."""
+    with pytest.raises(ValueError, match=words):
+        read_protocols(text)
+
+
+def test_client_auth_is_that_of_all_or_of_single_listeners() -> None:
+    """Those that are not named ask for none then."""
+    assert read_client_auth("Required").of("ANY") is ClientAuth.REQUIRED
+    some = read_client_auth("a:requested,B:REQUIRED")
+    assert [some.of(name) for name in "ABC"] == [ClientAuth.REQUESTED, ClientAuth.REQUIRED, ClientAuth.NONE]
+    assert str(some) == "A:requested,B:required"
+    for text in ("always", "A:always", "A", "A:", ":none"):
+        with pytest.raises(ValueError, match=r"needed|has letters"):
+            read_client_auth(text)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            {"listen": "CLIENTS://h:1"},
+            "the listener CLIENTS has no security protocol: map it to one of ",
+        ),
+        ({"advertised": "SSL://h:1"}, "advertised names the listener SSL, and listen has PLAINTEXT"),
+        ({"listen": "SSL://h:1", "advertised": "h:1"}, "advertised names the listener PLAINTEXT, and listen has SSL"),
+        ({"tls.client_auth": "SLS:required"}, "tls.client_auth names the listener SLS, and listen has PLAINTEXT"),
+        ({"listen": "SSL://h:1", "tls.key": ""}, "the listener SSL has TLS, and tls.key is not set"),
+        ({"listen": "SSL://h:1", "tls.certificate": ""}, "the listener SSL has TLS, and tls.certificate is not set"),
+        (
+            {"listen": "SSL://h:1", "tls.client_auth": "requested"},
+            "the listener SSL asks clients for certificates (tls.client_auth), and tls.client_ca is not set",
+        ),
+        ({"listen": "SASL_SSL://h:1"}, "the listener SASL_SSL has SASL_SSL: SASL is not served yet"),
+        ({"listen": "A://h:1,B://h:1", "security.protocols": "A:SSL,B:SSL"}, "listen of B (h:1) and listen of A (h:1)"),
+    ],
+)
+def test_listeners_that_cannot_be_served_are_refused(flags: dict[str, str], words: str) -> None:
+    """At the start, in a sentence."""
+    with pytest.raises(ConfigError) as raised:
+        load(flags=TLS | flags, environment={})
+    assert str(raised.value).startswith(words)
+
+
+async def test_files_that_cannot_be_read_are_a_mistake_of_the_settings(tmp_path: Path) -> None:
+    """The node does not start."""
+    settings = settings_with(listen="SSL://h:1", tls__certificate=str(tmp_path / "none.pem"))
+    async with AsyncExitStack() as stack:
+        with pytest.raises(ConfigError, match=r"cannot read .*none\.pem: No such file"):
+            await open_tls(stack, settings)
+
+
+def test_listener_is_advertised_where_it_listens_unless_told_otherwise() -> None:
+    """Port 0 stands for the one that was picked."""
+    settings = settings_with(listen="SSL://0.0.0.0:0,PLAINTEXT://127.0.0.1:0", advertised="SSL://broker.example:0")
+    bound = {"SSL": Address("0.0.0.0", 41), "PLAINTEXT": Address("127.0.0.1", 42)}
+    told = advertised_endpoints(settings, bound)
+    assert told == {"SSL": Address("broker.example", 41), "PLAINTEXT": Address("127.0.0.1", 42)}
+    with pytest.raises(ConfigError, match=r"clients cannot connect to SSL://0\.0\.0\.0:41: set advertised"):
+        advertised_endpoints(settings_with(listen="SSL://0.0.0.0:0"), {"SSL": Address("0.0.0.0", 41)})
+
+
+@pytest.mark.parametrize(
+    ("host", "is_open"),
+    [
+        *[(host, False) for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost")],
+        *[(host, True) for host in ("0.0.0.0", "::", "10.0.0.1", "broker.example")],
+    ],
+)
+def test_plain_listener_that_others_may_reach_is_open(host: str, is_open: bool) -> None:
+    """One with TLS is not."""
+    settings = settings_with(listen="SSL://h:1,PLAINTEXT://h:2")
+    found = open_to_everybody(settings, {"SSL": Address(host, 1), "PLAINTEXT": Address(host, 2)})
+    assert found == ([f"PLAINTEXT://{Address(host, 2)}"] if is_open else [])
+    assert open_to_everybody(Settings(), {"PLAINTEXT": Address(host, 2)}) == (
+        [str(Address(host, 2))] if is_open else []
+    )
+
+
+def of_shards(shards: int, **flags: str) -> list[tuple[str, str]]:
+    return [(str(each.listen), str(each.advertised)) for each in settings_of_all(settings_with(**flags), shards)]
+
+
+def test_addresses_of_shards_follow_for_each_listener() -> None:
+    """From the first one, or from a list."""
+    found = of_shards(2, listen="SSL://a:1,PLAINTEXT://b:11,PLAINTEXT://c:11", advertised="SSL://d:5")
+    assert found == [("SSL://a:1,PLAINTEXT://b:11", "SSL://d:5"), ("SSL://a:2,PLAINTEXT://c:11", "SSL://d:6")]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            {"listen": "SSL://a:1,PLAINTEXT://a:2"},
+            "listen of SSL of shard 1 (a:2) and listen of PLAINTEXT of shard 0 (a:2) are the same",
+        ),
+        ({"listen": "SSL://a:1,SSL://a:9,PLAINTEXT://b:1"}, "listen of SSL has 2 addresses, and the node has 3 shards"),
+        ({"listen": "SSL://a:65534"}, "listen = a:65534 leaves no port for shard 2"),
+        (
+            {"listen": "SSL://a:1,PLAINTEXT://a:9", "advertised": "SSL://b:1,PLAINTEXT://b:3"},
+            "advertised of SSL of shard 2 (b:3) and advertised of PLAINTEXT of shard 0 (b:3) are the same",
+        ),
+    ],
+)
+def test_addresses_of_shards_that_overlap_or_do_not_suffice_are_refused(flags: dict[str, str], words: str) -> None:
+    """The message names the listener."""
+    with pytest.raises(ConfigError) as raised:
+        settings_of_all(settings_with(**flags), 3)
+    assert words in str(raised.value)
+
+
+def test_only_shard_has_all_listeners() -> None:
+    """One address each."""
+    settings = settings_of_shard(settings_with(listen="SSL://a:1,PLAINTEXT://b:1"), 0, 1)
+    assert settings.listen.one_each() == {"SSL": Address("a", 1), "PLAINTEXT": Address("b", 1)}
