@@ -53,6 +53,7 @@ from fairlog.groups.offset_values import (
     Sender,
     TransactionalProducer,
 )
+from fairlog.live_access import LiveAccess
 from fairlog.live_group_configs import LiveGroupConfigs
 from fairlog.live_settings import LiveSettings
 from fairlog_types import LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, ShardNumber, StorageFailure, TxId
@@ -327,6 +328,8 @@ class Broker:
     """What has other shards write offsets; None if this broker is alone."""
     other_coordinators: OtherCoordinators | None = None
     """None if this broker is alone."""
+    access: LiveAccess | None = None
+    """Who may do what; None if everyone may do everything."""
     owns: bool = True
     """Whether this node owns the broker's shard. If not, the broker leads no partition, and coordinates nothing."""
     copied: Callable[[], Partitions | None] = _nothing

@@ -46,6 +46,7 @@ from fairlog.groups.offset_values import (
     Sender,
     TransactionalProducer,
 )
+from fairlog.live_access import live_access
 from fairlog.live_group_configs import LiveGroupConfigs
 from fairlog.live_settings import LiveSettings
 from fairlog.serving import make_groups
@@ -87,6 +88,7 @@ def make_bystander(
         _NoOffsets(cluster.offsets_log_count),
         groups,
         configs,
+        access=live_access(live.of_start.authorizer, cluster),
         owns=False,
         copied=copied,
         opens=opens,

@@ -31,6 +31,7 @@ from fairlog.config_values import (
     read_name_or_empty,
     read_names,
     read_principal_rules,
+    read_principals,
     read_protocols,
     read_secret,
     read_switch,
@@ -445,6 +446,30 @@ class GroupSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AuthorizerSettings:
+    """Who may do what. docs/authorization.md describes it."""
+
+    enable: bool = key(
+        False,
+        read_switch,
+        "Let each client do only what the cluster's ACLs allow it. Without it everyone may do everything, and there "
+        "are no ACLs. Kafka's authorizer.class.name. All nodes of a cluster have the same values here.",
+    )
+    super_users: tuple[str, ...] = key(
+        (),
+        read_principals,
+        "Principals that may do everything, such as User:admin, separated by semicolons. Kafka's super.users.",
+        default_text="none",
+    )
+    allow_everyone_if_no_acl_found: bool = key(
+        False,
+        read_switch,
+        "Whether everyone may do everything with a resource that no ACL is about. Kafka's "
+        "allow.everyone.if.no.acl.found.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class AdminSettings:
     """The admin listener: health, metrics, and the console. docs/admin-http.md describes it."""
 
@@ -612,6 +637,7 @@ class Settings:
     transactions: TransactionSettings = TransactionSettings()
     offsets: OffsetSettings = OffsetSettings()
     groups: GroupSettings = GroupSettings()
+    authorizer: AuthorizerSettings = AuthorizerSettings()
     admin: AdminSettings = AdminSettings()
     security: SecuritySettings = SecuritySettings()
     tls: TlsSettings = TlsSettings()

@@ -238,6 +238,17 @@ def read_names(value: object) -> tuple[str, ...]:
     return names
 
 
+def read_principals(value: object) -> tuple[str, ...]:
+    """KIND:NAME with semicolons between them, for the name in a certificate has commas; or a list."""
+    items = [item for item in value.split(";") if item.strip()] if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
+        raise ValueError("principals are needed, with semicolons between them")  # noqa: TRY004 (what readers raise)
+    principals = tuple(read_text(item).strip() for item in cast("Sequence[object]", items))
+    if not all(re.fullmatch(r"[^:]+:.+", principal) for principal in principals):
+        raise ValueError("principals are needed, KIND:NAME each, such as User:admin")
+    return principals
+
+
 def read_switch(value: object) -> bool:
     if isinstance(value, bool):
         return value

@@ -36,6 +36,7 @@ from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
 from fairlog.kafka.server import Server
 from fairlog.listening import Door
+from fairlog.live_access import live_access
 from fairlog.live_group_configs import LiveGroupConfigs
 from fairlog.live_settings import LiveSettings
 from fairlog.native.protocol import NativeProtocol
@@ -153,6 +154,7 @@ async def serve_shard(
             shard.past_cuts,
             shard.other_offsets,
             other_coordinators,
+            access=live_access(settings.authorizer, cluster),
             has_ended=parts.has_ended,
             appends_wait=parts.appends_wait,
         )

@@ -1,8 +1,9 @@
 """The command `fairlog`: serve a node, write and read records, look at topics, groups and transactions of any broker,
-and inspect, verify, audit and back up a node's files, and give its shards to processes.
+inspect, verify, audit and back up a node's files, give its shards to processes, and say who may do what.
 
 One module per command or group of commands (`serve`, `cluster`, `produce`, `consume`, `pipeline`, `inspect`, `verify`,
-`audit`, `backup`, `topic`, `group`, `txn`, `sink`, `shard`); each is thin: options in, a call, a table or JSON out.
+`audit`, `backup`, `topic`, `group`, `txn`, `sink`, `shard`, `acl`); each is thin: options in, a call, a table or JSON
+out.
 `main` is where errors end: what a user can have caused, or the disk, becomes one sentence on stderr and exit code 1
 (wrong usage: 2; interrupted: 130). Anything else is a mistake of ours and keeps its traceback.
 """
@@ -16,6 +17,7 @@ import typer
 
 from fairlog import __version__
 from fairlog.cli import (
+    acl,
     audit,
     backup,
     cluster,
@@ -70,6 +72,7 @@ app.add_typer(group.app)
 app.add_typer(txn.app)
 app.add_typer(sink.app)
 app.add_typer(shard.app)
+app.add_typer(acl.app)
 
 
 def _say_version(asked: bool) -> None:

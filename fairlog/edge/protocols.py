@@ -55,7 +55,7 @@ class ListenerProtocol(Protocol):
         """A connection, of which `received` is read already.
 
         `ordinal` grows with each connection that the node accepts, `peer` is for log lines, and `budget` is what large
-        frames of all protocols take their room from. `lines` limits what clients can have logged. `listener` is the one
-        that the client came in by, and `principal` who it has shown to be.
+        frames of all protocols take their room from. `lines` limits what clients can have logged. The connection came
+        in at `listener`, and its peer has shown there to be `principal`.
         """
         ...

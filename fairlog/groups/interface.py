@@ -59,6 +59,7 @@ class GroupRefusal(Enum):
     INVALID_REGEX = "the pattern of topics cannot be read, or is too large"
     ELSEWHERE = "another node coordinates the group: find the coordinator again"
     LOADING = "this node has just become the group's coordinator: try again"
+    NOT_ALLOWED = "the client may not do this with the group"
     LATE = "the request was delayed on an earlier connection of the member: ask again"
     STOPPING = "the node is stopping: find the coordinator again, and try again"
 

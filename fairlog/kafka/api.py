@@ -23,6 +23,8 @@ from fairlog.edge.log_limiter import LogLimiter
 from fairlog.kafka.answer_budget import AnswerBudget, AnswerRoom
 from fairlog.kafka.fetch_sessions import FetchSessionCache
 from fairlog.kafka.wire import Buffer, Reader, Writer
+from fairlog.security.acls import Operation, ResourceType
+from fairlog.security.authorizer import Rights
 from fairlog.security.listeners import PLAIN, Listener
 from fairlog.security.principal import ANONYMOUS, Principal
 
@@ -73,20 +75,22 @@ class Client:
     """Where it came in: it is told the addresses of brokers' listeners of this name."""
     principal: Principal = ANONYMOUS
     """Who the peer has shown to be."""
+    rights: Rights | None = None
+    """What it may do, as of its last request; None if everyone may do everything."""
     lines: LogLimiter = field(default_factory=functools.partial(LogLimiter, trio.current_time))
     """Shared by all clients of the server. For log lines that a client can cause at will."""
     _polling: trio.CancelScope | None = None
     _polls_ended: bool = False
 
     @property
-    def host(self) -> str:
+    def address(self) -> str:
         """The peer's address without its port."""
         return self.peer.rpartition(":")[0]
 
     @property
-    def shown_host(self) -> str:
-        """The same, written as Kafka does where it shows it: with a leading slash."""
-        return f"/{self.host}"
+    def host(self) -> str:
+        """The same as Kafka writes it, with a leading slash."""
+        return "/" + self.address
 
     def admit_line(self, event: str) -> Mapping[str, int] | None:
         """None if no log line of this event should be written now; otherwise what it says about suppressed ones."""
@@ -191,6 +195,16 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """An operation on a resource that a client must be allowed. `fairlog.kafka.checks` has all of them, and asks."""
+
+    operation: Operation
+    of: ResourceType
+    code: int
+    """Kafka's error code for a client that may not."""
+
+
+@dataclass(frozen=True, slots=True)
 class Api(Generic[R]):
     """One of Kafka's APIs, as a handler module serves it."""
 
@@ -202,6 +216,8 @@ class Api(Generic[R]):
     decode: Callable[[Reader, int], R]
     """Reads the request's body in the given version. Raises only Malformed."""
     handle: Callable[[Context, R], Awaitable[Reply]]
+    checks: tuple[Check, ...]
+    """All that `handle` asks of what the client may do; docs/authorization.md says of what, and what it answers."""
     overlaps: bool = False
     """Whether consecutive requests of this API on a connection may wait for their answers at the same time.
 

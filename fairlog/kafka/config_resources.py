@@ -19,7 +19,8 @@ from fairlog.broker import Broker
 from fairlog.cluster.interface import InvalidTopic, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted
 from fairlog.groups.interface import GroupRefusal, is_group_id
-from fairlog.kafka.api import Answer, Context
+from fairlog.kafka.api import Answer, Check, Context
+from fairlog.kafka.checks import ALTER_CONFIGS_OF_CLUSTER, ALTER_CONFIGS_OF_GROUP, ALTER_CONFIGS_OF_TOPIC, denied
 from fairlog.kafka.errors import ErrorCode
 from fairlog.topic_config_changes import BadChange, BadRequest
 from fairlog_types import StorageFailure
@@ -79,6 +80,25 @@ def check_group_name(name: str) -> None:
         raise Refused(ErrorCode.INVALID_GROUP_ID, GroupRefusal.INVALID_GROUP_ID.value)
 
 
+def check_allowed(context: Context, resource_type: int, name: str, checks: Mapping[ResourceType, Check]) -> None:
+    """Raise Refused unless the client may do this with the resource: `checks` has it by type. An unknown type is
+    nobody's, and is refused later.
+    """
+    if resource_type not in checks:
+        return
+    check = checks[ResourceType(resource_type)]
+    refused = denied(context, check) if resource_type == ResourceType.BROKER else denied(context, check, name)
+    if refused is not None:
+        raise Refused(refused, f"the client may not {check.operation.name.lower().replace('_', ' ')} of this resource")
+
+
+ALTER_CHECKS = {
+    ResourceType.TOPIC: ALTER_CONFIGS_OF_TOPIC,
+    ResourceType.BROKER: ALTER_CONFIGS_OF_CLUSTER,
+    ResourceType.GROUP: ALTER_CONFIGS_OF_GROUP,
+}
+
+
 def unknown_resource(resource_type: int) -> Refused:
     return Refused(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no configs here")
 
@@ -99,6 +119,7 @@ async def alter_all(context: Context, alterations: Iterable[Alteration], *, vali
             error, message = ErrorCode.INVALID_REQUEST, "the request names this resource more than once"
         else:
             try:
+                check_allowed(context, each.resource_type, each.resource_name, ALTER_CHECKS)
                 await _alter(context.broker, each, validate_only=validate_only)
             except Refused as refused:
                 error, message = refused.error, str(refused)

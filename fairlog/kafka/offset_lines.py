@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import trio
 
-from fairlog.broker import Broker
 from fairlog.groups.offset_values import NewOffset
+from fairlog.kafka.api import Context
+from fairlog.kafka.checks import READ_TOPIC, denied
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.topic_lookup import find_topic
 from fairlog.kafka.wire import Reader, TopicKey, Writer
@@ -59,15 +60,19 @@ def read_lines(reader: Reader, *, has_leader_epoch: bool, by_id: bool = False) -
 
 
 async def check_lines(
-    broker: Broker, lines: OffsetLines, *, unknown_partition: ErrorCode
+    context: Context, lines: OffsetLines, *, unknown_partition: ErrorCode
 ) -> tuple[list[NewOffset], Refusals]:
     """The offsets that may be committed, and why each other (topic, partition) may not. Other tasks run in between."""
+    broker = context.broker
     offsets: list[NewOffset] = []
     refused: Refusals = {}
     seen = 0
     for key, partitions in lines:
         topic = find_topic(broker, key)
         no_such_topic = unknown_partition if isinstance(key, str) else ErrorCode.UNKNOWN_TOPIC_ID
+        name = key if topic is None else topic.name
+        if isinstance(name, str) and (not_allowed := denied(context, READ_TOPIC, name)) is not None:
+            topic, no_such_topic = None, not_allowed
         for line in partitions:
             seen += 1
             if seen % LINES_AT_ONCE == 0:

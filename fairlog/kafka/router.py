@@ -7,6 +7,8 @@ Kafka closes the connection on an API or version that it does not serve, since i
 header. The one exception is ApiVersions, which clients send in the highest version they know, before they know
 anything: it is answered in version 0 with UNSUPPORTED_VERSION and the versions in which it can be asked.
 
+What the client may do is looked up before, and handlers ask for it (`fairlog.kafka.checks`).
+
 With several brokers, each request sees the topics and configs that any of them has changed before it came: a client
 that was told by one broker of a new topic may ask the next one about it.
 """
@@ -52,6 +54,7 @@ class Router:
 
     def __init__(self, broker: Broker, apis: Iterable[Api[Any]]) -> None:
         self._broker = broker
+        self._access = broker.access
         self._is_alone = broker.is_alone  # asked for each request; another number of shards begins with a start
         self._apis: Mapping[int, Api[Any]] = {api.key: api for api in apis}
         self._served = {key: api.served for key, api in sorted(self._apis.items()) if api.advertised}
@@ -125,6 +128,8 @@ class Router:
         )
         if not self._is_alone:
             await self._broker.cluster.notice()
+        if self._access is not None:
+            client.rights = self._access.rights(client.principal, client.address, client.rights)
         reply = await api.handle(context, request)
         header = Writer(flexible=flexible and api.answer_header_tagged)
         header.int32(correlation_id)

@@ -11,7 +11,8 @@ import structlog
 
 from fairlog.broker import Broker
 from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists
-from fairlog.kafka.api import Client
+from fairlog.kafka.api import Context
+from fairlog.kafka.checks import CREATE_IN_CLUSTER, CREATE_TOPIC, denied, may
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import TopicKey
 from fairlog.topic_configs import with_fixed
@@ -22,17 +23,19 @@ log = structlog.get_logger()
 OFFSETS_TOPIC = "__consumer_offsets"
 
 
-async def find_or_create(broker: Broker, client: Client, name: str, *, may_create: bool) -> Topic | ErrorCode:
+async def find_or_create(context: Context, name: str, *, may_create: bool) -> Topic | ErrorCode:
     """The topic with this name. A missing one is created with the node's defaults, if `may_create` and the
-    configuration allow it.
-
-    `client` is the client that asks for it.
+    configuration allow it, and the client may create it.
     """
+    broker = context.broker
     topic = broker.cluster.topic(name)
     if topic is not None:
         return topic
     if not (may_create and broker.settings.topics.auto_create):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    refused = None if may(context, CREATE_IN_CLUSTER) else denied(context, CREATE_TOPIC, name)
+    if refused is not None:
+        return refused
     try:
         with structlog.contextvars.bound_contextvars(on_first_use=True):  # in the line of the topic's creation
             return await broker.topics.create(
@@ -46,7 +49,7 @@ async def find_or_create(broker: Broker, client: Client, name: str, *, may_creat
         return broker.cluster.topic(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     except StorageFailure as failure:
         event = "a topic could not be made"
-        more = client.admit_line(event)
+        more = context.client.admit_line(event)
         if more is not None:
             log.warning(event, topic=name, reason=str(failure), **more)
         return ErrorCode.KAFKA_STORAGE_ERROR

@@ -36,6 +36,7 @@ from fairlog.groups.offset_values import NewOffset, Sender, TransactionalProduce
 from fairlog.groups.offsets_for_others import in_use, not_taken
 from fairlog.native.calls import Call, have_others_asked, log_of
 from fairlog.native.messages import NUMBER_MAX, PARTITION_MAX, Arguments, Refused, Result
+from fairlog.native.permissions import DESCRIBE_SINK, DESCRIBE_TOPIC, READ_GROUP, READ_TOPIC, WRITE_SINK, may, require
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, LogKind, Placement
 from shard.offset_messages import OffsetsRefused, WhyNotWritten
 
@@ -58,6 +59,7 @@ async def join(call: Call) -> Result:
     sink, query, run, batch = _batch(arguments)
     lane = Lane(sink, query, run, batch, arguments.number("partition", most=PARTITION_MAX), arguments.number("attempt"))
     arguments.end()
+    require(call, WRITE_SINK, sink)
     _require_writable(call, sink)
     match await call.broker.coordinator.join_batch(lane):
         case LaneGranted(transactional_id):
@@ -76,6 +78,12 @@ async def commit(call: Call) -> Result:
     offsets = _offsets(arguments.fields("offsets")) if arguments.has("offsets") else None
     planned_ms = arguments.number("planned_ms") if arguments.has("planned_ms") else None
     arguments.end()
+    require(call, WRITE_SINK, sink)
+    if offsets is not None:
+        group, offset_rows = offsets
+        require(call, READ_GROUP, group)
+        for name in dict.fromkeys(name for name, _, _ in offset_rows):
+            require(call, READ_TOPIC, name)
     _require_writable(call, sink)
     if not call.broker.is_alone:
         await call.broker.cluster.catch_up()  # another broker may have made a topic a moment ago
@@ -91,7 +99,7 @@ async def commit(call: Call) -> Result:
         if producer is not None and outcome.why.effect is Effect.NONE:
             await _give_up(call, producer)
         raise _refused(outcome)
-    placements = _placements(call.broker, outcome.placements)
+    placements = _placements(call, outcome.placements)
     # The batch is committed: that the answer is too large must not be the answer.
     return {"already": outcome.already, "placements": placements if len(placements) <= PLACEMENTS_MAX else []}
 
@@ -99,6 +107,7 @@ async def commit(call: Call) -> Result:
 async def abort(call: Call) -> Result:
     sink, query, run, batch = _batch(call.arguments)
     call.arguments.end()
+    require(call, WRITE_SINK, sink)
     _require_writable(call, sink)
     _raise_if_refused(await call.broker.coordinator.abort_batch(sink, query, run, batch))
     return {}
@@ -107,10 +116,12 @@ async def abort(call: Call) -> Result:
 async def sinks(call: Call) -> Result:
     call.arguments.end()
     broker = call.broker
-    found: dict[str, object] = {"sinks": [_described(broker, sink) for sink in broker.coordinator.sinks()]}
+    found: dict[str, object] = {
+        "sinks": [_described(call, it) for it in broker.coordinator.sinks() if may(call, DESCRIBE_SINK, it.sink)]
+    }
     if not broker.is_alone:
         found["others"] = [
-            [it.node_id, it.host, it.port] for it in broker.brokers(call.listener.name) if not broker.is_at(it)
+            [it.node_id, it.host, it.port] for it in broker.brokers(call.client.listener.name) if not broker.is_at(it)
         ]
     return found
 
@@ -118,6 +129,7 @@ async def sinks(call: Call) -> Result:
 async def forget(call: Call) -> Result:
     sink = call.arguments.text("sink")
     call.arguments.end()
+    require(call, WRITE_SINK, sink)
     _require_writable(call, sink)
     _raise_if_refused(await call.broker.coordinator.forget_sink(sink))
     return {}
@@ -137,7 +149,7 @@ def _require_writable(call: Call, sink: str) -> None:
         if broker.appends_wait():
             raise Refused("not-available", f"sink {sink!r}: the replicated log does not answer: ask again")
         return
-    there = broker.coordinator_of(any_lane, call.listener.name)
+    there = broker.coordinator_of(any_lane, call.client.listener.name)
     if there is None or broker.is_at(there):  # this one does not serve the shard yet, or no more
         have_others_asked(broker)
         raise Refused("not-available", f"the broker of sink {sink!r} has not started yet: ask again")
@@ -268,24 +280,27 @@ def _raise_if_refused(outcome: SinkRefused | None) -> None:
         raise _refused(outcome)
 
 
-def _described(broker: Broker, it: SinkDescription) -> Result:
+def _described(call: Call, it: SinkDescription) -> Result:
     return {
         "sink": it.sink,
         "query": it.query,
         "run": it.run,
         "batch": it.batch,
-        "placements": _placements(broker, it.placements),
+        "placements": _placements(call, it.placements),
         "open_lanes": list(it.open_lanes),
         "used_ms": it.used_ms,
     }
 
 
-def _placements(broker: Broker, placements: Iterable[Placement]) -> list[list[str | int]]:
-    """The places that a client can read: not those of offsets, and none in deleted topics."""
+def _placements(call: Call, placements: Iterable[Placement]) -> list[list[str | int]]:
+    """The places that a client can read: not those of offsets, none in deleted topics, and none in topics that it may
+    not describe.
+    """
     rows: list[list[str | int]] = []
     for placement in placements:
         place = placement.log
-        topic = broker.cluster.topic_by_id(UUID(hex=place.topic)) if place.kind == LogKind.TOPIC.value else None
-        if topic is not None:
+        is_topic = place.kind == LogKind.TOPIC.value
+        topic = call.broker.cluster.topic_by_id(UUID(hex=place.topic)) if is_topic else None
+        if topic is not None and may(call, DESCRIBE_TOPIC, topic.name):
             rows.append([topic.name, place.partition, placement.base_offset, placement.count])
     return sorted(rows)

@@ -28,10 +28,9 @@ from fairlog.edge.fatal import raise_if_fatal
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import FRAME_BYTES_PER_S, FRAME_SILENCE_S, OPENING_BYTES, FrameReader
 from fairlog.edge.hanging_up import HANG_UP_CHECK_S, has_hung_up, peer_socket
-from fairlog.edge.log_limiter import LogLimiter
 from fairlog.edge.malformed import Malformed
 from fairlog.edge.statistics import ApiStatistics
-from fairlog.native.calls import Call, Op
+from fairlog.native.calls import Call, Client, Op
 from fairlog.native.messages import (
     FRAME_BYTES_MAX,
     PREAMBLE,
@@ -43,8 +42,6 @@ from fairlog.native.messages import (
     encode_result,
     parse_request_untrusted,
 )
-from fairlog.security.listeners import PLAIN, Listener
-from fairlog.security.principal import ANONYMOUS, Principal
 from fairlog_types import StorageFailure
 
 log = structlog.get_logger()
@@ -72,24 +69,15 @@ class NativeConnection:
         served: Served,
         stream: trio.abc.Stream,
         received: bytes,
-        *,
-        ordinal: int,
-        peer: str,
+        client: Client,
         budget: FrameBudget,
-        lines: LogLimiter,
-        listener: Listener = PLAIN,
-        principal: Principal = ANONYMOUS,
     ) -> None:
         """`received` is what was already read from the stream, from its beginning on."""
-        self._lines = lines
         self._served = served
         self._stream = stream
         self._socket = peer_socket(stream)
         self._received = received
-        self._ordinal = ordinal
-        self._peer = peer
-        self._listener = listener
-        self._principal = principal
+        self._client = client
         self._budget = budget
         self._stopping = False
         self._waiting = trio.CancelScope()
@@ -114,7 +102,7 @@ class NativeConnection:
             event = "a request failed by a fault of the node"
             more = self._admit_line(event)
             if more is not None:
-                log.exception(event, peer=self._peer, connection=self._ordinal, **more)
+                log.exception(event, peer=self._client.peer, connection=self._client.connection, **more)
         finally:
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(self._stream)
@@ -193,10 +181,10 @@ class NativeConnection:
             event = "request given up: its client is gone"
             more = self._admit_line(event)
             if more is not None:
-                log.info(event, api=statistics.name, peer=self._peer, **more)
+                log.info(event, api=statistics.name, peer=self._client.peer, **more)
             return False
         statistics.note_answer(len(answer), started_s)
-        log.debug("request", api=statistics.name, answer_bytes=len(answer), connection=self._ordinal)
+        log.debug("request", api=statistics.name, answer_bytes=len(answer), connection=self._client.connection)
         await self._send_frame(answer)
         return True
 
@@ -214,17 +202,19 @@ class NativeConnection:
         return answer
 
     async def _carry_out(self, op: Op, request: Request, statistics: ApiStatistics) -> bytes | HangUp:
+        broker, client = self._served.broker, self._client
+        if broker.access is not None:
+            if not broker.is_alone:
+                await broker.cluster.notice()
+            client.rights = broker.access.rights(client.principal, client.address, client.rights)
         call = Call(
-            self._served.broker,
+            broker,
             Arguments(request.op, request.arguments),
-            self._ordinal,
+            client,
             next(self._served.serials),
-            listener=self._listener,
-            host=self._host,
-            principal=self._principal,
         )
         try:
-            return encode_result(request, await op(call))
+            return encode_result(request, await op.carry_out(call))
         except HangUp as hang_up:
             return hang_up
         except Refused as refused:
@@ -248,14 +238,12 @@ class NativeConnection:
     def _closed(self, event: str, reason: str) -> None:
         more = self._admit_line(event)
         if more is not None:
-            log.warning(event, reason=reason, action="connection closed", protocol="native", peer=self._peer, **more)
+            log.warning(
+                event, reason=reason, action="connection closed", protocol="native", peer=self._client.peer, **more
+            )
 
     def _admit_line(self, event: str) -> Mapping[str, int] | None:
-        return self._lines.admit(self._host, event)
-
-    @property
-    def _host(self) -> str:
-        return self._peer.rpartition(":")[0]
+        return self._client.admit_line(event)
 
 
 async def _cancel_when_gone(peer: trio.socket.SocketType, waiting: trio.CancelScope) -> None:

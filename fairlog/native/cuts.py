@@ -13,6 +13,7 @@ import trio
 from fairlog.broker import Broker
 from fairlog.native.calls import Call, have_others_asked, log_of, topic_of
 from fairlog.native.messages import Refused, Result
+from fairlog.native.permissions import DESCRIBE_TOPIC, may, require
 from fairlog.reading import cuts
 from fairlog_types import LogId, Offset
 from partition.answers import LogCut
@@ -32,7 +33,8 @@ ROWS_AT_ONCE = 500
 async def topics(call: Call) -> Result:
     call.arguments.end()
     await call.broker.cluster.catch_up()
-    return {"topics": [[topic.name, topic.partitions] for topic in call.broker.cluster.topics()]}
+    topics = call.broker.cluster.topics()
+    return {"topics": [[it.name, it.partitions] for it in topics if may(call, DESCRIBE_TOPIC, it.name)]}
 
 
 async def cut(call: Call) -> Result:
@@ -66,7 +68,7 @@ def _require_owner(call: Call) -> None:
     broker = call.broker
     if broker.owns:
         return
-    there = broker.taker_of_cuts(call.listener.name)
+    there = broker.taker_of_cuts(call.client.listener.name)
     if there is None or broker.is_at(there):  # this one does not serve the shard yet, or no more
         have_others_asked(broker)
         raise Refused("not-copied", "cut: a shard has no owner at the moment: ask again")
@@ -101,9 +103,12 @@ async def _selected(call: Call) -> Mapping[LogId, tuple[str, int]]:
         raise Refused("bad-request", "cut: either topics or partitions must be given")
     if arguments.has("partitions"):
         asked = arguments.partitions("partitions")
+        for name in dict.fromkeys(name for name, _ in asked):
+            require(call, DESCRIBE_TOPIC, name)
         return {log_of(broker, name, partition): (name, partition) for name, partition in asked}
     logs: dict[LogId, tuple[str, int]] = {}
     for name in arguments.texts("topics"):
+        require(call, DESCRIBE_TOPIC, name)
         for log in topic_of(broker, name).logs():
             await _let_others_run(len(logs))
             logs[log] = name, log.partition
@@ -120,6 +125,7 @@ def _starts(call: Call, selected: Mapping[LogId, tuple[str, int]]) -> Mapping[Lo
     """The reader's positions in partitions of the cut. Raises Refused."""
     starts: dict[LogId, Offset] = {}
     for name, partition, offset in call.arguments.offsets("starts"):
+        require(call, DESCRIBE_TOPIC, name)
         log = log_of(call.broker, name, partition)
         if log not in selected:
             raise Refused("bad-request", f"cut: starts has {name}-{partition}, which is not part of the cut")

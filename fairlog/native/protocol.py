@@ -12,19 +12,20 @@ from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.log_limiter import LogLimiter
 from fairlog.edge.statistics import ApiStatistics
 from fairlog.native import batches, cuts
-from fairlog.native.calls import Op
+from fairlog.native.calls import Client, Op
 from fairlog.native.connection import OPENING, NativeConnection, Served
+from fairlog.native.permissions import DESCRIBE_SINK, DESCRIBE_TOPIC, READ_GROUP, READ_TOPIC, WRITE_SINK
 from fairlog.security.listeners import PLAIN, Listener
 from fairlog.security.principal import ANONYMOUS, Principal
 
 OPS: Mapping[str, Op] = {
-    "join": batches.join,
-    "commit": batches.commit,
-    "abort": batches.abort,
-    "topics": cuts.topics,
-    "cut": cuts.cut,
-    "sinks": batches.sinks,
-    "forget": batches.forget,
+    "join": Op(batches.join, (WRITE_SINK,)),
+    "commit": Op(batches.commit, (WRITE_SINK, READ_GROUP, READ_TOPIC, DESCRIBE_TOPIC)),
+    "abort": Op(batches.abort, (WRITE_SINK,)),
+    "topics": Op(cuts.topics, (DESCRIBE_TOPIC,)),
+    "cut": Op(cuts.cut, (DESCRIBE_TOPIC,)),
+    "sinks": Op(batches.sinks, (DESCRIBE_SINK, DESCRIBE_TOPIC)),
+    "forget": Op(batches.forget, (WRITE_SINK,)),
 }
 
 
@@ -52,14 +53,5 @@ class NativeProtocol:
         listener: Listener = PLAIN,
         principal: Principal = ANONYMOUS,
     ) -> NativeConnection:
-        return NativeConnection(
-            self._served,
-            stream,
-            received,
-            ordinal=ordinal,
-            peer=peer,
-            budget=budget,
-            lines=lines,
-            listener=listener,
-            principal=principal,
-        )
+        client = Client(ordinal, peer, lines, listener, principal)
+        return NativeConnection(self._served, stream, received, client, budget)

@@ -6,5 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairlog.security.access_kind import AccessKind
+from fairlog.security.acls import ACLS
 
-KINDS: Mapping[str, AccessKind[Any]] = {kind.name: kind for kind in ()}
+KINDS: Mapping[str, AccessKind[Any]] = {kind.name: kind for kind in (ACLS,)}

@@ -49,6 +49,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "tls.client_ca": ("ca.pem", Path("ca.pem")),
     "tls.revoked": ("revoked.pem", Path("revoked.pem")),
     "tls.key": ("key.pem", Path("key.pem")),
+    "authorizer.super_users": ("User:CN=a,O=b; User:c", ("User:CN=a,O=b", "User:c")),
     "admin.hosts": ("broker.example, other", ("broker.example", "other")),
 }
 

@@ -19,6 +19,7 @@ from tests.engines.jvm import PLATFORM
 Tool = Callable[..., list[str]]
 
 MAIN = {
+    "kafka-acls": "org.apache.kafka.tools.AclCommand",
     "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
     "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
     "kafka-configs": "kafka.admin.ConfigCommand",
@@ -274,3 +275,25 @@ def test_tools_of_a_cluster_find_nothing_to_be_done(node: NodeProcess, tool: Too
     assert f"\tTopic: led\tPartition: 0\tLeader: {leader}\tReplicas: {leader}\tIsr: {leader}" in "".join(
         tool("kafka-topics", "--describe", "--topic", "led")
     )
+
+
+def test_kafka_acls_adds_lists_and_removes(tmp_path: Path) -> None:
+    """On a node with an authorizer, on which whoever has not signed in is the operator."""
+    PLATFORM.require()
+    locked = {"FAIRLOG_AUTHORIZER_ENABLE": "true", "FAIRLOG_AUTHORIZER_SUPER_USERS": "User:ANONYMOUS"}
+    node = NodeProcess(tmp_path / "data", ENVIRONMENT | locked)
+    node.start()
+
+    def acls(*arguments: str) -> str:
+        return programs.run(PLATFORM.command(MAIN["kafka-acls"], "--bootstrap-server", node.address, *arguments))
+
+    alice = ("--allow-principal", "User:alice", "--consumer", "--topic", "t", "--group", "g")
+    told = acls("--add", *alice)
+    assert "(principal=User:alice, host=*, operation=READ, permissionType=ALLOW)" in told
+    listed = acls("--list", "--topic", "t")
+    assert "resourceType=TOPIC, name=t, patternType=LITERAL" in listed
+    assert "operation=DESCRIBE" in listed
+    assert "GROUP" not in listed
+    acls("--remove", "--force", *alice)
+    assert "User:alice" not in acls("--list")
+    assert node.stop() == 0, node.log_tail()

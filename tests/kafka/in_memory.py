@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 from uuid import UUID
 
 import trio
@@ -49,8 +50,10 @@ from fairlog.groups.offset_values import (
 )
 from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
+from fairlog.live_access import live_access
 from fairlog.live_group_configs import LiveGroupConfigs
 from fairlog.live_settings import LiveSettings
+from fairlog.security.access_kind import AccessKind
 from fairlog.security.listeners import PLAIN
 from fairlog.topic_configs import is_together
 from fairlog_types import (
@@ -88,6 +91,8 @@ class MemoryCluster:
         self.features = FeatureLevels(FEATURES, {}, 1 << 24)
         self.of_brokers: dict[str, Mapping[str, str]] = {}
         self.of_groups: dict[str, Mapping[str, str]] = {}
+        self.tables: dict[str, dict[str, Any]] = {}
+        """Who may do what, by kind."""
         self.failure: Exception | None = None
         self.racks: dict[int, str] = {}
         self.other_copies: list[int] = []
@@ -177,6 +182,24 @@ class MemoryCluster:
         if not self.of_groups.get(group, True):
             del self.of_groups[group]
         return changed
+
+    def access(self, kind: AccessKind[Any]) -> Mapping[str, Any]:
+        return self.tables.get(kind.name, {})
+
+    async def alter_access(
+        self, kind: AccessKind[Any], change: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    ) -> bool:
+        if self.failure is not None:
+            raise self.failure
+        table = self.tables.setdefault(kind.name, {})
+        changes = {name: value for name, value in change(table).items() if table.get(name) != value}
+        for name, value in changes.items():
+            if value is None:
+                del table[name]
+            else:
+                table[name] = value
+        self.generation += bool(changes)
+        return bool(changes)
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
         return next((topic for topic in self.by_name.values() if topic.topic_id == topic_id), None)
@@ -593,6 +616,7 @@ class Memory:
             None if self.cluster.placement.shards == 1 else self.past_cuts,
             None if self.cluster.placement.shards == 1 else self.other_offsets,
             None if self.cluster.placement.shards == 1 else self.other_coordinators,
+            access=live_access(self.settings.authorizer, self.cluster),  # type: ignore[arg-type]
         )
 
     def log(self, topic: str, partition: int = 0) -> LogId:

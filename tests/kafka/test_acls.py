@@ -1,4 +1,4 @@
-"""ACLs and authorized operations, as clients see them of a broker without an authorizer."""
+"""ACLs and authorized operations, as clients see them of a broker without an authorizer, and of one that has it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 from kafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 from kafka.protocol.metadata import MetadataRequest
 
+from fairlog import live_access
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers import (
     api_03_metadata,
@@ -15,6 +16,10 @@ from fairlog.kafka.handlers import (
     api_31_delete_acls,
     api_60_describe_cluster,
 )
+from fairlog.security.acls import Operation, ResourceType
+from fairlog.security.principal import ANONYMOUS, Principal
+from fairlog_types import StorageFailure
+from tests.kafka.denying import ADMIN, AskerAs, allow, enforce
 
 METADATA, DESCRIBE_GROUPS, DESCRIBE, CREATE, DELETE, CLUSTER = 3, 15, 29, 30, 31, 60
 
@@ -130,3 +135,138 @@ async def test_cluster_allows_everything_if_asked(ask, version, asked_for):
     """The cluster itself, beyond its topics and groups."""
     answer = await ask(CLUSTER, version, include_cluster_authorized_operations=asked_for, endpoint_type=1)
     assert operations(answer.authorized_operations) == (OF_CLUSTER if asked_for else None)
+
+
+# --- with an authorizer -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def admin(memory):
+    enforce(memory)
+    return AskerAs(memory, ADMIN)
+
+
+def told(answer):
+    """What DescribeAcls shows, by resource."""
+    return {
+        (each.resource_type, each.resource_name, each.pattern_type): [
+            (acl.principal, acl.host, acl.operation, acl.permission_type) for acl in each.acls
+        ]
+        for each in answer.resources
+    }
+
+
+@versions(api_30_create_acls)
+async def test_acls_are_created_shown_and_deleted(admin, memory, version):
+    """In each version; what exists already is created again without an error."""
+    make = CreateAclsRequest.AclCreation
+    more = {**ACL, "principal": "User:bob", "resource_pattern_type": 4, "permission_type": 2}
+    for _ in range(2):
+        answer = await admin(CREATE, version, creations=[make(**ACL), make(**more), make(**ACL)])
+        assert [result.error_code for result in answer.results] == [ErrorCode.NONE] * 3
+    shown = await admin(DESCRIBE, version, **FILTER)
+    assert shown.error_code == ErrorCode.NONE
+    assert told(shown) == {(2, "t", 3): [("User:alice", "*", 3, 3)], (2, "t", 4): [("User:bob", "*", 3, 2)]}
+    of_bob = DeleteAclsRequest.DeleteAclsFilter(**{**FILTER, "principal_filter": "User:bob"})
+    of_all = DeleteAclsRequest.DeleteAclsFilter(**FILTER)
+    deleted = await admin(DELETE, version, filters=[of_bob, of_all])
+    found = [[acl.principal for acl in each.matching_acls] for each in deleted.filter_results]
+    assert found == [["User:bob"], ["User:alice", "User:bob"]]
+    assert [each.error_code for each in deleted.filter_results] == [ErrorCode.NONE] * 2
+    assert told(await admin(DESCRIBE, version, **FILTER)) == {}
+
+
+async def test_impossible_acls_are_refused_and_the_others_created(admin, memory):
+    make = CreateAclsRequest.AclCreation
+    bad = [{"resource_type": 1}, {"operation": 0}, {"resource_name": ""}, {"resource_type": 4}, {"principal": "alice"}]
+    answer = await admin(CREATE, 3, creations=[make(**ACL | each) for each in [*bad, {}]])
+    codes = [result.error_code for result in answer.results]
+    assert codes == [ErrorCode.INVALID_REQUEST] * len(bad) + [ErrorCode.NONE]
+    assert all(result.error_message for result in answer.results[:-1])
+    assert len(memory.cluster.tables["acl"]) == 1
+
+
+@pytest.mark.parametrize("field", ["resource_type", "pattern_type"])
+async def test_unknown_filters_are_refused(admin, field):
+    wrong = {**FILTER, f"{field}_filter": 0}
+    assert (await admin(DESCRIBE, 3, **wrong)).error_code == ErrorCode.INVALID_REQUEST
+    right, filters = FILTER, DeleteAclsRequest.DeleteAclsFilter
+    answer = await admin(DELETE, 3, filters=[filters(**wrong), filters(**right)])
+    assert [each.error_code for each in answer.filter_results] == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
+
+
+async def test_failed_disk_creates_and_deletes_nothing(admin, memory):
+    memory.cluster.failure = StorageFailure("no")
+    created = await admin(CREATE, 3, creations=[CreateAclsRequest.AclCreation(**ACL)])
+    deleted = await admin(DELETE, 3, filters=[DeleteAclsRequest.DeleteAclsFilter(**FILTER)])
+    assert created.results[0].error_code == deleted.filter_results[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_acls_have_a_limit(admin, monkeypatch):
+    """In number, and in length."""
+    monkeypatch.setattr(live_access, "ACLS_MAX", 1)
+    make = CreateAclsRequest.AclCreation
+    answer = await admin(CREATE, 3, creations=[make(**ACL | {"resource_name": name}) for name in ("t", "u" * 3000)])
+    assert [result.error_code for result in answer.results] == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
+    answer = await admin(CREATE, 3, creations=[make(**ACL | {"resource_name": "u"})])
+    assert answer.results[0].error_code == ErrorCode.INVALID_REQUEST
+    assert "1 is the maximum" in answer.results[0].error_message
+
+
+async def test_new_acl_holds_from_the_next_request_on(admin, memory):
+    """On connections that are open already, and the same when it is deleted."""
+    memory.topics.create_now("t")
+    alice = AskerAs(memory, Principal("User", "alice"))
+
+    async def code():
+        (topic,) = (await alice(METADATA, 9, **metadata(False, False))).topics
+        return topic.error_code
+
+    assert await code() == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    await admin(CREATE, 3, creations=[CreateAclsRequest.AclCreation(**ACL)])
+    assert await code() == ErrorCode.NONE
+    await admin(DELETE, 3, filters=[DeleteAclsRequest.DeleteAclsFilter(**FILTER)])
+    assert await code() == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+async def test_kept_answers_are_of_who_may_have_them(admin, memory):
+    """Encoded answers are shared among those with the same rights only."""
+    memory.topics.create_now("t")
+    outsider = AskerAs(memory, ANONYMOUS)
+    outsider._router = admin.router
+    everything = {**metadata(False, False), "topics": None}
+    for asker, names in [(admin, ["t"]), (outsider, []), (admin, ["t"])]:
+        assert [topic.name for topic in (await asker(METADATA, 9, **everything)).topics] == names
+
+
+async def test_operations_are_those_that_are_allowed(memory):
+    """Of what can be described; nobody is told operations on what they may not see."""
+    memory.topics.create_now("t")
+    enforce(
+        memory,
+        allow(Operation.READ, ResourceType.TOPIC, "t"),
+        allow(Operation.READ, ResourceType.GROUP, "g"),
+    )
+    outsider = AskerAs(memory, ANONYMOUS)
+    answer = await outsider(METADATA, 9, **metadata(True, True))
+    assert operations(answer.topics[0].authorized_operations) == {3, 8}
+    assert operations(answer.authorized_operations) == set()
+    (group,) = (await outsider(DESCRIBE_GROUPS, 5, groups=["g"], include_authorized_operations=True)).groups
+    assert operations(group.authorized_operations) == {3, 8}
+    answer = await outsider(CLUSTER, 1, include_cluster_authorized_operations=True, endpoint_type=1)
+    assert operations(answer.authorized_operations) == set()
+    enforce(memory, allow(Operation.DESCRIBE, ResourceType.CLUSTER, "kafka-cluster"))
+    answer = await outsider(CLUSTER, 1, include_cluster_authorized_operations=True, endpoint_type=1)
+    assert operations(answer.authorized_operations) == {8}
+    (topic,) = (await outsider(METADATA, 9, **metadata(True, False))).topics
+    assert operations(topic.authorized_operations) is None
+
+
+def test_who_may_see_and_operate_the_cluster(memory):
+    """What the admin page asks."""
+    see = allow(Operation.DESCRIBE, ResourceType.CLUSTER, "kafka-cluster")
+    operate = allow(Operation.ALTER, ResourceType.CLUSTER, "kafka-cluster", ADMIN)
+    enforce(memory, see, operate)
+    access = memory.broker.access
+    assert (access.may_see_cluster(ANONYMOUS, "::1"), access.may_operate_cluster(ANONYMOUS, "::1")) == (True, False)
+    assert access.may_operate_cluster(ADMIN, "::1")

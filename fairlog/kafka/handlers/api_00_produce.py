@@ -63,6 +63,7 @@ from datalog.keyed import RECORDS_TOLD_MAX, NotKeyed, why_not_keyed_untrusted
 from fairlog.broker import Broker
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Client, Context, Deferred, HangUp, Reply, Versions
+from fairlog.kafka.checks import CREATE_IN_CLUSTER, CREATE_TOPIC, WRITE_TOPIC, WRITE_TRANSACTIONAL_ID, denied
 from fairlog.kafka.errors import APPEND_REFUSALS, BAD_BATCHES, ErrorCode, code_of_refusal
 from fairlog.kafka.must_abort import PRODUCE, must_abort_code
 from fairlog.kafka.ownership import code_of_unled
@@ -144,18 +145,18 @@ async def handle(context: Context, request: ProduceRequest) -> Reply:
     deadline = trio.current_time() + max(request.timeout_ms / 1000, OWN_WAIT_S)
     adds = request.transactional_id is not None and context.version >= _ADDS_FROM
     came_in: TxId | ErrorCode | None = None
-    if request.transactional_id is not None and not adds:
+    refused: ErrorCode | None = None
+    if request.transactional_id is not None:
+        refused = denied(context, WRITE_TRANSACTIONAL_ID, request.transactional_id)
+    if request.transactional_id is not None and not adds and refused is None:
         came_in = await _open_as_it_comes(context.broker, request.transactional_id, request, deadline)
     results: _Results = []
     for key, partitions in request.topics:
         if request.acks not in (-1, 0, 1):
-            refused = [_Result(partition).fail(ErrorCode.INVALID_REQUIRED_ACKS) for partition, _ in partitions]
-            results.append((key, refused))
+            bad_acks = [_Result(partition).fail(ErrorCode.INVALID_REQUIRED_ACKS) for partition, _ in partitions]
+            results.append((key, bad_acks))
             continue
-        if isinstance(key, str):
-            topic = await find_or_create(context.broker, context.client, key, may_create=True)
-        else:
-            topic = find_topic(context.broker, key) or ErrorCode.UNKNOWN_TOPIC_ID
+        topic = refused or await _topic(context, key)
         lines = [await _append(context, request, came_in, topic, *entry, deadline, adds=adds) for entry in partitions]
         results.append((key, lines))
     if request.acks == 0:
@@ -165,6 +166,13 @@ async def handle(context: Context, request: ProduceRequest) -> Reply:
     if not waiting:
         return encode(context.writer(), context.version, results)
     return Deferred(functools.partial(_finish, context, results, waiting, deadline))
+
+
+async def _topic(context: Context, key: TopicKey) -> Topic | ErrorCode:
+    if isinstance(key, str):
+        return denied(context, WRITE_TOPIC, key) or await find_or_create(context, key, may_create=True)
+    topic = find_topic(context.broker, key)
+    return ErrorCode.UNKNOWN_TOPIC_ID if topic is None else denied(context, WRITE_TOPIC, topic.name) or topic
 
 
 async def _append(
@@ -414,4 +422,13 @@ def encode(writer: Writer, version: int, results: _Results) -> Answer:
     return writer.parts()
 
 
-API = Api(0, "Produce", SERVED, FLEXIBLE_FROM, decode, handle, overlaps=True)
+API = Api(
+    0,
+    "Produce",
+    SERVED,
+    FLEXIBLE_FROM,
+    decode,
+    handle,
+    (WRITE_TOPIC, CREATE_TOPIC, CREATE_IN_CLUSTER, WRITE_TRANSACTIONAL_ID),
+    overlaps=True,
+)

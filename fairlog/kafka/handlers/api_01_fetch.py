@@ -41,8 +41,10 @@ from typing import NamedTuple
 import trio
 
 from datalog.interface import AbortedTransaction
+from fairlog.cluster.interface import Topic
 from fairlog.kafka.answer_budget import AnswerRoom
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
+from fairlog.kafka.checks import READ_TOPIC, denied
 from fairlog.kafka.errors import FETCH_SESSION_REFUSALS, READ_PROBLEMS, ErrorCode
 from fairlog.kafka.fetch_sessions import (
     FINAL_EPOCH,
@@ -253,7 +255,9 @@ def _look_up(context: Context, asked: CachedPartition, *, committed_only: bool, 
     broker, key = context.broker, asked.topic
     topic = find_topic(broker, key)
     line = _Line(log_of(topic, asked.index), asked.offset, asked.bytes_max, committed_only, index=asked.index)
-    if line.log is None:
+    if (refused := _why_not_read(context, key, topic)) is not None:
+        line.refusal = refused
+    elif line.log is None:
         has_name = topic is not None or isinstance(key, str)
         line.refusal = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if has_name else ErrorCode.UNKNOWN_TOPIC_ID
     elif (partition := broker.readable.get(line.log)) is None:
@@ -271,6 +275,13 @@ def _look_up(context: Context, asked: CachedPartition, *, committed_only: bool, 
         line.preferred = preferred
         line.fail(Problem.REFUSED)
     return line
+
+
+def _why_not_read(context: Context, key: TopicKey, topic: Topic | None) -> ErrorCode | None:
+    if context.client.rights is None:
+        return None
+    name = key if topic is None else topic.name
+    return denied(context, READ_TOPIC, name) if isinstance(name, str) else None
 
 
 async def _tell(
@@ -349,4 +360,4 @@ async def encode(context: Context, request: FetchRequest, session_id: int, lines
     return writer.parts()
 
 
-API = Api(1, "Fetch", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(1, "Fetch", SERVED, FLEXIBLE_FROM, decode, handle, (READ_TOPIC,))

@@ -35,6 +35,7 @@ import trio
 
 from datalog.interface import UnknownLog
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
+from fairlog.kafka.checks import DESCRIBE_TOPIC, denied, may
 from fairlog.kafka.errors import END_REFUSALS, ErrorCode
 from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import log_of
@@ -125,7 +126,7 @@ async def handle(context: Context, request: ListOffsetsRequest) -> Reply:
 def _logs_with_ends(context: Context, request: ListOffsetsRequest) -> Iterator[LogId]:
     """The logs whose ends the answer depends on."""
     for name, queries in request.topics:
-        topic = context.broker.cluster.topic(name)
+        topic = context.broker.cluster.topic(name) if may(context, DESCRIBE_TOPIC, name) else None
         for query in queries:
             log = log_of(topic, query.index)
             if log is not None and query.timestamp not in _WITHOUT_END:
@@ -138,8 +139,11 @@ async def _finish(context: Context, request: ListOffsetsRequest, ends: AskedEnds
     for name, queries in request.topics:
         topic = context.broker.cluster.topic(name)
         lines: list[_Line] = []
+        refused = denied(context, DESCRIBE_TOPIC, name)
         for query in queries:
-            if named[name, query.index] > 1:
+            if refused is not None:
+                lines.append(_Line(query.index, refused))
+            elif named[name, query.index] > 1:
                 lines.append(_Line(query.index, ErrorCode.INVALID_REQUEST))
             else:
                 lines.append(await _answer(context, request, ends, log_of(topic, query.index), query))
@@ -224,4 +228,4 @@ def encode(context: Context, answers: Sequence[tuple[str, Sequence[_Line]]]) -> 
     return writer.parts()
 
 
-API = Api(2, "ListOffsets", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(2, "ListOffsets", SERVED, FLEXIBLE_FROM, decode, handle, (DESCRIBE_TOPIC,))

@@ -7,13 +7,15 @@ Behaviour
   name is left out, and what it leads is LISTENER_NOT_FOUND, before version 6 LEADER_NOT_AVAILABLE, as in Kafka.
 - Topics that are requested by name and do not exist are created, if the client allows it and the node is configured so.
 - A topic that is named more than once is answered once. Other clients are served between one topic and the next.
+- A topic that the client may not describe is left out if it asks for all, and TOPIC_AUTHORIZATION_FAILED if it asks for
+  this one, whether it exists or not. By its id it is told apart from one that does not exist, as in Kafka.
 - Encoded answers are kept until the cluster's generation changes, because many clients send the same request. Answers
   with errors are not kept: a client can ask for another missing topic each time.
 
 Version notes
 - 0: an empty list means all topics; from 1 on that is null, and an empty list means none. 1 adds racks, the controller
   and internal topics; 2 the cluster id; 3 the throttle time; 4 lets the client forbid auto-creation; 5 offline
-  replicas; 7 the leader epoch; 8 authorized operations (`fairlog.kafka.acl_operations`), of the cluster up to 10 only;
+  replicas; 7 the leader epoch; 8 authorized operations (KIP-430), of the cluster up to 10 only;
   9 is flexible; 10 adds topic ids; 12 lets a client ask by id; 13 adds an error for the whole answer.
 """
 
@@ -27,16 +29,29 @@ from uuid import UUID
 import trio
 
 from fairlog.cluster.interface import BrokerAddress, ClusterStore, Leader, PartitionCopies, Topic
-from fairlog.kafka.acl_operations import ALL_OF_CLUSTER, ALL_OF_TOPIC, NOT_ASKED
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import (
+    CREATE_IN_CLUSTER,
+    CREATE_TOPIC,
+    DESCRIBE_CLUSTER,
+    DESCRIBE_TOPIC,
+    NOT_ASKED,
+    denied,
+    may,
+    operations,
+    operations_on_cluster,
+)
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.ownership import NO_NODE
 from fairlog.kafka.topic_lookup import find_or_create
 from fairlog.kafka.wire import Reader
+from fairlog.security.acls import ResourceType
 
 SERVED = Versions(0, 13)
 FLEXIBLE_FROM = 9
 _LISTENER_NOT_FOUND_FROM = 6
+
+_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +118,7 @@ async def _describe(context: Context, asked: tuple[TopicWanted, ...] | None, req
     key = (
         "Metadata",
         context.client.listener.name,
+        context.client.rights,
         context.version,
         asked,
         request.operations_of_cluster,
@@ -112,7 +128,7 @@ async def _describe(context: Context, asked: tuple[TopicWanted, ...] | None, req
     if kept is not None:
         return kept
     if asked is None:
-        lines = [_Line.of(cluster, topic) for topic in cluster.topics()]
+        lines = [_Line.of(cluster, topic) for topic in cluster.topics() if may(context, DESCRIBE_TOPIC, topic.name)]
     else:
         lines = [await _look_up(context, wanted, request.may_create) for wanted in asked]
     answer = await encode(context, request, lines)
@@ -132,8 +148,12 @@ async def _look_up(context: Context, wanted: TopicWanted, may_create: bool) -> _
         topic = None if wanted.topic_id is None else context.broker.cluster.topic_by_id(wanted.topic_id)
         if topic is None:
             return _Line(ErrorCode.UNKNOWN_TOPIC_ID, None, wanted.topic_id)
+        refused = denied(context, DESCRIBE_TOPIC, topic.name)
+        if refused is not None:
+            return _Line(refused, None, wanted.topic_id)
         return _Line.of(context.broker.cluster, topic)
-    found = await find_or_create(context.broker, context.client, wanted.name, may_create=may_create)
+    refused = denied(context, DESCRIBE_TOPIC, wanted.name)
+    found = refused or await find_or_create(context, wanted.name, may_create=may_create)
     if isinstance(found, ErrorCode):
         return _Line(found, wanted.name, None)
     return _Line.of(context.broker.cluster, found)
@@ -178,7 +198,8 @@ async def encode(context: Context, request: MetadataRequest, lines: Sequence[_Li
             writer.boolean(False)  # internal
         writer.array(list(zip(count(), line.leaders, line.copies, strict=False)), partition)
         if version >= 8:
-            writer.int32(ALL_OF_TOPIC if request.operations_of_topics and line.name is not None else NOT_ASKED)
+            told = request.operations_of_topics and line.name is not None and line.error is not _DENIED
+            writer.int32(operations(context, ResourceType.TOPIC, line.name or "") if told else NOT_ASKED)
         writer.end_of_fields()
 
     if version >= 3:
@@ -193,11 +214,19 @@ async def encode(context: Context, request: MetadataRequest, lines: Sequence[_Li
         topic(line)
         await trio.lowlevel.checkpoint()
     if 8 <= version <= 10:
-        writer.int32(ALL_OF_CLUSTER if request.operations_of_cluster else NOT_ASKED)
+        writer.int32(operations_on_cluster(context) if request.operations_of_cluster else NOT_ASKED)
     if version >= 13:
         writer.int16(ErrorCode.NONE)
     writer.end_of_fields()
     return writer.parts()
 
 
-API = Api(3, "Metadata", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(
+    3,
+    "Metadata",
+    SERVED,
+    FLEXIBLE_FROM,
+    decode,
+    handle,
+    (DESCRIBE_TOPIC, CREATE_TOPIC, CREATE_IN_CLUSTER, DESCRIBE_CLUSTER),
+)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from fairlog.groups.interface import is_group_id
 from fairlog.groups.offset_values import CommitUnderWay, Sender
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
+from fairlog.kafka.checks import READ_GROUP, READ_TOPIC, denied
 from fairlog.kafka.errors import ErrorCode, code_of_commit_refusal
 from fairlog.kafka.offset_lines import OffsetLines, TopicKey, check_lines, read_lines, write_lines
 from fairlog.kafka.ownership import why_no_write_of_group
@@ -57,11 +58,12 @@ def decode(reader: Reader, version: int) -> OffsetCommitRequest:
 
 
 async def handle(context: Context, request: OffsetCommitRequest) -> Reply:
+    not_allowed = denied(context, READ_GROUP, request.group)
+    if not_allowed is not None:
+        return encode(context, request, {}, not_allowed)
     if not is_group_id(request.group):
         return encode(context, request, {}, ErrorCode.INVALID_GROUP_ID)
-    offsets, refused = await check_lines(
-        context.broker, request.lines, unknown_partition=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    )
+    offsets, refused = await check_lines(context, request.lines, unknown_partition=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if not offsets:
         return encode(context, request, refused, ErrorCode.NONE)
     cannot = why_no_write_of_group(context.broker, request.group)
@@ -97,4 +99,4 @@ def encode(
     return writer.parts()
 
 
-API = Api(8, "OffsetCommit", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(8, "OffsetCommit", SERVED, FLEXIBLE_FROM, decode, handle, (READ_GROUP, READ_TOPIC))

@@ -35,6 +35,7 @@ from fairlog.groups.offset_index import Partition
 from fairlog.groups.offset_values import FetchedOffset
 from fairlog.kafka.answer_budget import AnswerRoom
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
+from fairlog.kafka.checks import DESCRIBE_GROUP, DESCRIBE_TOPIC, denied, may
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
 from fairlog.kafka.offset_lines import LINES_AT_ONCE
 from fairlog.kafka.ownership import code_of_group_elsewhere, is_group_elsewhere
@@ -160,6 +161,9 @@ async def _finish(context: Context, request: OffsetFetchRequest, room: AnswerRoo
 
 async def _fetch(context: Context, request: GroupRequest, *, require_stable: bool) -> _GroupAnswer:
     broker = context.broker
+    not_allowed = denied(context, DESCRIBE_GROUP, request.group)
+    if not_allowed is not None:
+        return _GroupAnswer(request.group, not_allowed, _unanswered(request))
     if is_group_elsewhere(broker, request.group):
         return _GroupAnswer(request.group, code_of_group_elsewhere(broker, request.group), _unanswered(request))
     refusal = broker.groups.may_fetch(request.group, request.member_id, request.member_epoch)
@@ -180,11 +184,16 @@ async def _fetch(context: Context, request: GroupRequest, *, require_stable: boo
     if fetched is None:
         return _GroupAnswer(request.group, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, _unanswered(request))
     if asked is None:
-        return _GroupAnswer(request.group, ErrorCode.NONE, _named(broker, fetched, by_id=by_id))
+        return _GroupAnswer(request.group, ErrorCode.NONE, _named(context, fetched, by_id=by_id))
     assert request.topics is not None
     topics: Lines = []
     for key, indexes in request.topics:
-        missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id and find_topic(broker, key) is None else _NONE
+        topic = find_topic(broker, key)
+        missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id and topic is None else _NONE
+        name = key if topic is None else topic.name
+        if isinstance(name, str) and (not_allowed := denied(context, DESCRIBE_TOPIC, name)) is not None:
+            topics.append((key, [(index, not_allowed) for index in indexes]))
+            continue
         places = [(index, asked[key, index]) for index in indexes]
         topics.append((key, [(index, missing if place is None else fetched[place]) for index, place in places]))
     return _GroupAnswer(request.group, ErrorCode.NONE, topics)
@@ -208,12 +217,14 @@ async def _partitions(broker: Broker, topics: Topics) -> dict[tuple[TopicKey, in
     return found
 
 
-def _named(broker: Broker, fetched: Mapping[Partition, FetchedOffset], *, by_id: bool) -> Lines:
-    """All offsets of a group by topic. Those of deleted topics that are not yet forgotten are left out."""
+def _named(context: Context, fetched: Mapping[Partition, FetchedOffset], *, by_id: bool) -> Lines:
+    """All offsets of a group by topic. Those of deleted topics that are not yet forgotten are left out, and of topics
+    that the client may not describe.
+    """
     topics: dict[str, tuple[TopicKey, list[tuple[int, FetchedOffset | ErrorCode]]]] = {}
     for (topic_id, index), offset in sorted(fetched.items(), key=lambda item: item[0]):
-        topic = broker.cluster.topic_by_id(UUID(hex=topic_id))
-        if topic is not None:
+        topic = context.broker.cluster.topic_by_id(UUID(hex=topic_id))
+        if topic is not None and may(context, DESCRIBE_TOPIC, topic.name):
             topics.setdefault(topic.name, (topic.topic_id if by_id else topic.name, []))[1].append((index, offset))
     return [topics[name] for name in sorted(topics)]
 
@@ -253,4 +264,4 @@ def _write_partition(writer: Writer, version: int, index: int, offset: FetchedOf
     writer.end_of_fields()
 
 
-API = Api(9, "OffsetFetch", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(9, "OffsetFetch", SERVED, FLEXIBLE_FROM, decode, handle, (DESCRIBE_GROUP, DESCRIBE_TOPIC))

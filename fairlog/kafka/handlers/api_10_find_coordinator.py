@@ -20,6 +20,7 @@ from enum import IntEnum
 
 from fairlog.cluster.interface import BrokerAddress
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import DESCRIBE_GROUP, DESCRIBE_TRANSACTIONAL_ID, denied
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.ownership import NO_NODE
 from fairlog.kafka.wire import Reader, Writer
@@ -89,11 +90,15 @@ def _find(context: Context, key_type: int, key: str) -> _Found:
     broker, listener = context.broker, context.client.listener.name
     match key_type:
         case KeyType.GROUP:
+            refused = denied(context, DESCRIBE_GROUP, key)
             address = broker.coordinator_of_group(key, listener)
         case KeyType.TRANSACTIONAL_ID:
+            refused = denied(context, DESCRIBE_TRANSACTIONAL_ID, key)
             address = broker.coordinator_of(key, listener)
         case _:
             return _Found(_NOWHERE, ErrorCode.INVALID_REQUEST, f"there is no coordinator for keys of type {key_type}")
+    if refused is not None:
+        return _Found(_NOWHERE, refused)
     if address is None:
         return _Found(_NOWHERE, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator has not started yet: ask again")
     return _Found(address)
@@ -105,4 +110,4 @@ def _write_place(writer: Writer, found: _Found) -> None:
     writer.int32(found.address.port)
 
 
-API = Api(10, "FindCoordinator", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(10, "FindCoordinator", SERVED, FLEXIBLE_FROM, decode, handle, (DESCRIBE_GROUP, DESCRIBE_TRANSACTIONAL_ID))

@@ -25,6 +25,7 @@ from fairlog.broker import Parked
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.messages import NO_GENERATION, NO_MEMBER_ID, Joined, JoinedMember, Joining, JoinRefused
 from fairlog.kafka.api import CLIENT_NAME_MAX, Answer, Api, Context, Deferred, Reply, Versions
+from fairlog.kafka.checks import READ_GROUP, denied
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
 from fairlog.kafka.ownership import is_group_elsewhere, refusal_of_group_elsewhere
 from fairlog.kafka.wire import Reader
@@ -70,6 +71,8 @@ def decode(reader: Reader, version: int) -> JoinGroupRequest:
 
 async def handle(context: Context, request: JoinGroupRequest) -> Reply:
     groups, client = context.broker.groups, context.client
+    if denied(context, READ_GROUP, request.group_id) is not None:
+        return encode(context, JoinRefused(GroupRefusal.NOT_ALLOWED, request.member_id))
     if is_group_elsewhere(context.broker, request.group_id):
         return encode(
             context, JoinRefused(refusal_of_group_elsewhere(context.broker, request.group_id), request.member_id)
@@ -82,7 +85,7 @@ async def handle(context: Context, request: JoinGroupRequest) -> Reply:
         id_required=context.version >= 4,
         knows_skipping=context.version >= 9,
         client_id=client.client_id,
-        client_host=client.shown_host,
+        client_host=client.host,
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         protocol_type=request.protocol_type,
@@ -131,4 +134,4 @@ def encode(context: Context, answer: Joined | JoinRefused) -> Answer:
     return writer.parts()
 
 
-API = Api(11, "JoinGroup", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(11, "JoinGroup", SERVED, FLEXIBLE_FROM, decode, handle, (READ_GROUP,))

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fairlog.groups.interface import GroupRefusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import READ_GROUP, denied
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
 from fairlog.kafka.ownership import is_group_elsewhere, refusal_of_group_elsewhere
 from fairlog.kafka.wire import Reader
@@ -40,7 +42,9 @@ def decode(reader: Reader, version: int) -> HeartbeatRequest:
 
 async def handle(context: Context, request: HeartbeatRequest) -> Answer:
     broker = context.broker
-    if is_group_elsewhere(broker, request.group_id):
+    if denied(context, READ_GROUP, request.group_id) is not None:
+        refusal = GroupRefusal.NOT_ALLOWED
+    elif is_group_elsewhere(broker, request.group_id):
         refusal = refusal_of_group_elsewhere(broker, request.group_id)
     else:
         refusal = broker.groups.heartbeat(request.group_id, request.member_id, request.instance_id, request.generation)
@@ -52,4 +56,4 @@ async def handle(context: Context, request: HeartbeatRequest) -> Answer:
     return writer.parts()
 
 
-API = Api(12, "Heartbeat", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(12, "Heartbeat", SERVED, FLEXIBLE_FROM, decode, handle, (READ_GROUP,))

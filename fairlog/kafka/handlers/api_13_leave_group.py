@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.messages import Leaving
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import READ_GROUP, denied
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
 from fairlog.kafka.ownership import is_group_elsewhere, refusal_of_group_elsewhere
 from fairlog.kafka.wire import Reader
@@ -50,7 +51,9 @@ def decode(reader: Reader, version: int) -> LeaveGroupRequest:
 
 async def handle(context: Context, request: LeaveGroupRequest) -> Answer:
     outcome: Sequence[GroupRefusal | None] | GroupRefusal
-    if is_group_elsewhere(context.broker, request.group_id):
+    if denied(context, READ_GROUP, request.group_id) is not None:
+        outcome = GroupRefusal.NOT_ALLOWED
+    elif is_group_elsewhere(context.broker, request.group_id):
         outcome = refusal_of_group_elsewhere(context.broker, request.group_id)
     else:
         outcome = context.broker.groups.leave(request.group_id, request.members)
@@ -79,4 +82,4 @@ async def handle(context: Context, request: LeaveGroupRequest) -> Answer:
     return writer.parts()
 
 
-API = Api(13, "LeaveGroup", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(13, "LeaveGroup", SERVED, FLEXIBLE_FROM, decode, handle, (READ_GROUP,))

@@ -23,6 +23,7 @@ from fairlog.broker import Parked
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.messages import Synced, Syncing
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
+from fairlog.kafka.checks import READ_GROUP, denied
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
 from fairlog.kafka.ownership import is_group_elsewhere, refusal_of_group_elsewhere
 from fairlog.kafka.wire import Reader
@@ -58,6 +59,8 @@ def decode(reader: Reader, version: int) -> SyncGroupRequest:
 
 
 async def handle(context: Context, request: SyncGroupRequest) -> Reply:
+    if denied(context, READ_GROUP, request.group_id) is not None:
+        return encode(context, GroupRefusal.NOT_ALLOWED)
     if is_group_elsewhere(context.broker, request.group_id):
         return encode(context, refusal_of_group_elsewhere(context.broker, request.group_id))
     parked = context.broker.groups.sync(request.group_id, request.sync)  # noqa: ASYNC200 (no file is meant)
@@ -85,4 +88,4 @@ def encode(context: Context, answer: Synced | GroupRefusal) -> Answer:
     return writer.parts()
 
 
-API = Api(14, "SyncGroup", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(14, "SyncGroup", SERVED, FLEXIBLE_FROM, decode, handle, (READ_GROUP,))

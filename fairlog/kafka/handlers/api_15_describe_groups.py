@@ -5,7 +5,6 @@ Behaviour
   from version 6 on with GROUP_ID_NOT_FOUND, in earlier versions without an error, as in Kafka.
 - Metadata is shown once the members have agreed on a strategy, assignments while the group is stable.
 - A group that is named more than once is answered once. Other clients are served in between.
-- All operations of a group are authorized: there is no authorizer (`fairlog.kafka.acl_operations`).
 - A group that another broker coordinates is NOT_COORDINATOR.
 
 Version notes
@@ -19,13 +18,14 @@ from dataclasses import dataclass
 
 import trio
 
-from fairlog.groups.interface import GroupDescription, GroupType, MemberDescription
+from fairlog.groups.interface import GroupDescription, GroupRefusal, GroupType, MemberDescription
 from fairlog.groups.states import GroupState
-from fairlog.kafka.acl_operations import ALL_OF_GROUP, NOT_ASKED
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import DESCRIBE_GROUP, NOT_ASKED, denied, operations
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
 from fairlog.kafka.ownership import is_group_elsewhere, refusal_of_group_elsewhere
 from fairlog.kafka.wire import Reader
+from fairlog.security.acls import ResourceType
 
 SERVED = Versions(0, 6)
 FLEXIBLE_FROM = 5
@@ -66,8 +66,7 @@ async def handle(context: Context, request: DescribeGroupsRequest) -> Answer:
         writer.string(group_id)
         writer.string(state)
 
-    def elsewhere(group_id: str) -> None:
-        refusal = refusal_of_group_elsewhere(context.broker, group_id)
+    def refused(group_id: str, refusal: GroupRefusal) -> None:
         head(group_id, GROUP_REFUSALS[refusal], refusal.value, "")
         writer.string("")
         writer.string("")
@@ -82,7 +81,7 @@ async def handle(context: Context, request: DescribeGroupsRequest) -> Answer:
         writer.string(entry.protocol)
         writer.array(entry.members, member)
         if version >= 3:
-            writer.int32(ALL_OF_GROUP if request.operations else NOT_ASKED)
+            writer.int32(operations(context, ResourceType.GROUP, entry.group_id) if request.operations else NOT_ASKED)
         writer.end_of_fields()
 
     asked = dict.fromkeys(request.groups)
@@ -91,8 +90,11 @@ async def handle(context: Context, request: DescribeGroupsRequest) -> Answer:
     writer.array_length(len(asked))
     for group_id in asked:
         await trio.lowlevel.checkpoint()
+        if denied(context, DESCRIBE_GROUP, group_id) is not None:
+            refused(group_id, GroupRefusal.NOT_ALLOWED)
+            continue
         if is_group_elsewhere(context.broker, group_id):
-            elsewhere(group_id)
+            refused(group_id, refusal_of_group_elsewhere(context.broker, group_id))
             continue
         described = context.broker.groups.describe(group_id)
         error, message = ErrorCode.NONE, None
@@ -105,4 +107,4 @@ async def handle(context: Context, request: DescribeGroupsRequest) -> Answer:
     return writer.parts()
 
 
-API = Api(15, "DescribeGroups", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(15, "DescribeGroups", SERVED, FLEXIBLE_FROM, decode, handle, (DESCRIBE_GROUP,))

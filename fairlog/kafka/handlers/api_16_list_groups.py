@@ -4,6 +4,7 @@ Behaviour
 - Lists groups with members, groups that recently had members, and groups that have offsets; the latter two are Empty.
 - The filters of states and types ignore case, and states also ignore surrounding spaces. An unknown word matches
   nothing.
+- Groups that the client may not describe are left out.
 - Other clients are served while a long list is written.
 
 Version notes
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 import trio
 
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import DESCRIBE_CLUSTER, DESCRIBE_GROUP, may
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader
 
@@ -48,11 +50,13 @@ def decode(reader: Reader, version: int) -> ListGroupsRequest:
 
 async def handle(context: Context, request: ListGroupsRequest) -> Answer:
     version, writer = context.version, context.writer()
+    sees_all = may(context, DESCRIBE_CLUSTER)
     passing = [
         overview
         for overview in context.broker.groups.overviews()
         if (not request.states or overview.state.value.lower() in request.states)
         and (not request.types or overview.type.value.lower() in request.types)
+        and (sees_all or may(context, DESCRIBE_GROUP, overview.group_id))
     ]
     if version >= 1:
         writer.int32(0)  # throttle time
@@ -72,4 +76,4 @@ async def handle(context: Context, request: ListGroupsRequest) -> Answer:
     return writer.parts()
 
 
-API = Api(16, "ListGroups", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(16, "ListGroups", SERVED, FLEXIBLE_FROM, decode, handle, (DESCRIBE_CLUSTER, DESCRIBE_GROUP))

@@ -115,4 +115,4 @@ def _feature_ranges(rows: Sequence[tuple[str, int, int]]) -> bytes:
     return b"".join(writer.parts())
 
 
-API = Api(18, "ApiVersions", SERVED, FLEXIBLE_FROM, decode, handle, answer_header_tagged=False)
+API = Api(18, "ApiVersions", SERVED, FLEXIBLE_FROM, decode, handle, (), answer_header_tagged=False)

@@ -10,6 +10,7 @@ Behaviour
   them, whether the request names it or not.
 - validate_only checks all this, and whether the name is taken, and creates nothing.
 - A name that occurs twice in one request is INVALID_REQUEST, and no such topic is created.
+- A client that may create the topic and not describe its configs is not told partitions, replicas and configs.
 - Other clients are served in between.
 
 Version notes
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import trio
@@ -28,6 +29,7 @@ import trio
 from fairlog.cluster.interface import InvalidTopic, TopicExists
 from fairlog.cluster.topic_rules import check_topic_untrusted
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import CREATE_IN_CLUSTER, CREATE_TOPIC, DESCRIBE_CONFIGS_OF_TOPIC, denied, may
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.replicas import REPLICAS, BadReplicas, check_assignments, check_replication_factor
 from fairlog.kafka.wire import Reader
@@ -38,6 +40,7 @@ SERVED = Versions(2, 7)
 FLEXIBLE_FROM = 5
 
 _DEFAULT = -1
+_CONFIG_ERROR_TAG = 0
 _CONFIG_SOURCE_TOPIC = 1
 """Kafka's DYNAMIC_TOPIC_CONFIG: set for this topic."""
 
@@ -66,6 +69,8 @@ class _Line:
     topic_id: UUID | None = None
     partitions: int = -1
     configs: tuple[tuple[str, str], ...] = ()
+    config_error: ErrorCode = ErrorCode.NONE
+    """Why configs and partitions are not told."""
 
 
 class _Refused(Exception):
@@ -102,15 +107,23 @@ def decode(reader: Reader, version: int) -> CreateTopicsRequest:  # noqa: ARG001
 async def handle(context: Context, request: CreateTopicsRequest) -> Answer:
     times = Counter(topic.name for topic in request.topics)
     lines: list[_Line] = []
+    may_create_any = may(context, CREATE_IN_CLUSTER)
     for name, topic in {topic.name: topic for topic in request.topics}.items():
         await trio.lowlevel.checkpoint()
         if times[name] > 1:
             lines.append(_Line(name, ErrorCode.INVALID_REQUEST, "the request names this topic more than once"))
             continue
+        refused = None if may_create_any else denied(context, CREATE_TOPIC, name)
+        if refused is not None:
+            lines.append(_Line(name, refused, "the client may not create this topic"))
+            continue
         try:
             lines.append(await _create(context, topic, request.validate_only))
-        except _Refused as refused:
-            lines.append(_Line(name, refused.error, str(refused)))
+        except _Refused as refusal:
+            lines.append(_Line(name, refusal.error, str(refusal)))
+        else:
+            if not may(context, DESCRIBE_CONFIGS_OF_TOPIC, name):
+                lines[-1] = replace(lines[-1], config_error=ErrorCode(DESCRIBE_CONFIGS_OF_TOPIC.code))
     return encode(context, lines)
 
 
@@ -188,10 +201,17 @@ def encode(context: Context, lines: Sequence[_Line]) -> Answer:
         writer.int16(line.error)
         writer.message(line.message)
         if version >= 5:
-            writer.int32(line.partitions)
-            writer.int16(REPLICAS if line.error is ErrorCode.NONE else -1)
-            writer.array(line.configs, config)
-        writer.end_of_fields()
+            is_told = line.config_error is ErrorCode.NONE
+            writer.int32(line.partitions if is_told else -1)
+            writer.int16(REPLICAS if line.error is ErrorCode.NONE and is_told else -1)
+            if is_told:
+                writer.array(line.configs, config)
+                writer.end_of_fields()
+            else:
+                writer.null_array()
+                writer.tagged_fields([(_CONFIG_ERROR_TAG, line.config_error.to_bytes(2, "big"))])
+        else:
+            writer.end_of_fields()
 
     writer.int32(0)  # throttle time
     writer.array(lines, topic)
@@ -199,4 +219,12 @@ def encode(context: Context, lines: Sequence[_Line]) -> Answer:
     return writer.parts()
 
 
-API = Api(19, "CreateTopics", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(
+    19,
+    "CreateTopics",
+    SERVED,
+    FLEXIBLE_FROM,
+    decode,
+    handle,
+    (CREATE_IN_CLUSTER, CREATE_TOPIC, DESCRIBE_CONFIGS_OF_TOPIC),
+)

@@ -3,6 +3,8 @@
 Behaviour
 - When this is answered, the topic is deleted: its name is free, and its partitions accept and return nothing. The disk
   space is freed in the background.
+- A topic that the client may not delete is TOPIC_AUTHORIZATION_FAILED, whether it exists or not. If it was named by its
+  id, the answer has its name only if the client may describe it.
 - Its part of an open transaction is lost with it; the transaction's other partitions can still commit.
 
 Version notes
@@ -17,6 +19,7 @@ from uuid import UUID
 
 from fairlog.cluster.interface import UnknownTopic
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import DELETE_IN_CLUSTER, DELETE_TOPIC, DESCRIBE_TOPIC, denied, may
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader
 from fairlog_types import StorageFailure
@@ -68,6 +71,12 @@ async def _delete(context: Context, name: str | None, topic_id: UUID | None) -> 
     else:
         assert topic_id is not None, "one of the two is given"
         topic, unknown = cluster.topic_by_id(topic_id), ErrorCode.UNKNOWN_TOPIC_ID
+    refused = _why_not(context, name or ("" if topic is None else topic.name))
+    if refused is not None:
+        shown = (
+            name if topic is None or topic_id is None or not may(context, DESCRIBE_TOPIC, topic.name) else topic.name
+        )
+        return _Line(shown, topic_id, refused, "the client may not delete this topic")
     if topic is None:
         return _Line(name, topic_id, unknown, "there is no such topic")
     try:
@@ -77,6 +86,11 @@ async def _delete(context: Context, name: str | None, topic_id: UUID | None) -> 
     except StorageFailure as failure:
         return _Line(topic.name, topic.topic_id, ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
     return _Line(topic.name, topic.topic_id)
+
+
+def _why_not(context: Context, name: str) -> ErrorCode | None:
+    """Of a topic that exists, or whose name the client has said; empty for an id that no topic has."""
+    return None if not name or may(context, DELETE_IN_CLUSTER) else denied(context, DELETE_TOPIC, name)
 
 
 def encode(context: Context, lines: Sequence[_Line]) -> Answer:
@@ -99,4 +113,4 @@ def encode(context: Context, lines: Sequence[_Line]) -> Answer:
     return writer.parts()
 
 
-API = Api(20, "DeleteTopics", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(20, "DeleteTopics", SERVED, FLEXIBLE_FROM, decode, handle, (DELETE_IN_CLUSTER, DELETE_TOPIC, DESCRIBE_TOPIC))

@@ -29,6 +29,7 @@ import trio
 
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
+from fairlog.kafka.checks import DELETE_TOPIC, denied, may
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import log_of
@@ -75,7 +76,8 @@ def decode(reader: Reader, version: int) -> DeleteRecordsRequest:  # noqa: ARG00
 
 async def handle(context: Context, request: DeleteRecordsRequest) -> Reply:
     cluster = context.broker.cluster
-    logs = (log_of(cluster.topic(name), index) for name, partitions in request.topics for index, _ in partitions)
+    allowed = (topic for topic in request.topics if may(context, DELETE_TOPIC, topic[0]))
+    logs = (log_of(cluster.topic(name), index) for name, partitions in allowed for index, _ in partitions)
     wait_s = max(request.timeout_ms / 1000, OWN_WAIT_S)
     ends = await AskedEnds.ask(context.broker, (log for log in logs if log is not None), wait_s=wait_s)
     deadline = trio.current_time() + wait_s
@@ -89,9 +91,13 @@ async def _finish(context: Context, request: DeleteRecordsRequest, ends: AskedEn
     for name, partitions in request.topics:
         writer.string(name)
         writer.array_length(len(partitions))
+        refused = denied(context, DELETE_TOPIC, name)
         for index, offset in partitions:
             topic = context.broker.cluster.topic(name)
-            low_watermark, error = await _delete(context, ends, topic, index, offset, deadline)
+            if refused is not None:
+                low_watermark, error = _NO_LOW_WATERMARK, refused
+            else:
+                low_watermark, error = await _delete(context, ends, topic, index, offset, deadline)
             writer.int32(index)
             writer.int64(low_watermark)
             writer.int16(error)
@@ -140,4 +146,4 @@ async def _delete_before(context: Context, log: LogId, offset: Offset, deadline:
     return _NO_LOW_WATERMARK, ErrorCode.REQUEST_TIMED_OUT
 
 
-API = Api(21, "DeleteRecords", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(21, "DeleteRecords", SERVED, FLEXIBLE_FROM, decode, handle, (DELETE_TOPIC,))

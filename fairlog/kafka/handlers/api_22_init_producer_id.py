@@ -10,6 +10,8 @@ Behaviour
   setting `transactions.two_phase_commit_enable` has to allow; with `KeepPreparedTxn` an open transaction stays open,
   and the answer names the epoch in which it was written, and the epoch that may end it. Without a transactional id both
   are INVALID_REQUEST.
+- The client has to be allowed to write with the transactional id, and, with `Enable2Pc`, to commit in two phases
+  (KIP-939). Without one, to write idempotently, or to write to at least one topic.
 - An empty transactional id, or one of more than 1,024 bytes, is INVALID_REQUEST.
 - A transactional id that another broker coordinates is NOT_COORDINATOR; while the engine of several machines is away,
   it is COORDINATOR_NOT_AVAILABLE.
@@ -26,6 +28,16 @@ from dataclasses import dataclass
 
 from coordinator.answers import Granted, GrantedToEnd, Refusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import (
+    COMMIT_IN_TWO_PHASES,
+    WRITE_IDEMPOTENTLY,
+    WRITE_TOPIC,
+    WRITE_TRANSACTIONAL_ID,
+    denied,
+    may,
+    may_with_any,
+    refuse,
+)
 from fairlog.kafka.errors import ErrorCode, code_of_refusal
 from fairlog.kafka.ownership import why_no_write_of_id
 from fairlog.kafka.transactional_ids import is_acceptable
@@ -80,6 +92,9 @@ async def handle(context: Context, request: InitProducerIdRequest) -> Answer:
 
 
 async def _init(context: Context, request: InitProducerIdRequest) -> Granted | GrantedToEnd | ErrorCode:
+    not_allowed = _why_not_allowed(context, request)
+    if not_allowed is not None:
+        return not_allowed
     if request.transactional_id is None:
         if request.two_phase or request.keeps:
             return ErrorCode.INVALID_REQUEST
@@ -108,4 +123,24 @@ async def _init(context: Context, request: InitProducerIdRequest) -> Granted | G
     return outcome
 
 
-API = Api(22, "InitProducerId", SERVED, FLEXIBLE_FROM, decode, handle)
+def _why_not_allowed(context: Context, request: InitProducerIdRequest) -> ErrorCode | None:
+    """Whoever may write to some topic may do so idempotently (KIP-679)."""
+    if request.transactional_id is not None:
+        refused = denied(context, WRITE_TRANSACTIONAL_ID, request.transactional_id)
+        if refused is None and request.two_phase:
+            return denied(context, COMMIT_IN_TWO_PHASES, request.transactional_id)
+        return refused
+    if may(context, WRITE_IDEMPOTENTLY) or may_with_any(context, WRITE_TOPIC):
+        return None
+    return refuse(context, WRITE_IDEMPOTENTLY)
+
+
+API = Api(
+    22,
+    "InitProducerId",
+    SERVED,
+    FLEXIBLE_FROM,
+    decode,
+    handle,
+    (WRITE_TRANSACTIONAL_ID, COMMIT_IN_TWO_PHASES, WRITE_IDEMPOTENTLY, WRITE_TOPIC),
+)

@@ -25,6 +25,7 @@ import trio
 
 from datalog.interface import UnknownLog
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
+from fairlog.kafka.checks import ACT_AS_BROKER, DESCRIBE_TOPIC, denied, may
 from fairlog.kafka.errors import END_REFUSALS, ErrorCode
 from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import log_of
@@ -77,7 +78,9 @@ def decode(reader: Reader, version: int) -> OffsetForLeaderEpochRequest:
 
 async def handle(context: Context, request: OffsetForLeaderEpochRequest) -> Reply:
     cluster = context.broker.cluster
-    logs = (log_of(cluster.topic(name), query.index) for name, queries in request.topics for query in queries)
+    is_broker = may(context, ACT_AS_BROKER)
+    allowed = (topic for topic in request.topics if is_broker or may(context, DESCRIBE_TOPIC, topic[0]))
+    logs = (log_of(cluster.topic(name), query.index) for name, queries in allowed for query in queries)
     ends = await AskedEnds.ask(context.broker, (log for log in logs if log is not None))
     return Deferred(functools.partial(_finish, context, request, ends), keeps_request=True)
 
@@ -89,8 +92,12 @@ async def _finish(context: Context, request: OffsetForLeaderEpochRequest, ends: 
     for name, queries in request.topics:
         writer.string(name)
         writer.array_length(len(queries))
+        refused = None if may(context, ACT_AS_BROKER) else denied(context, DESCRIBE_TOPIC, name)
         for query in queries:
-            line = await _answer(context, ends, log_of(context.broker.cluster.topic(name), query.index), query)
+            if refused is not None:
+                line = _Line(query.index, refused)
+            else:
+                line = await _answer(context, ends, log_of(context.broker.cluster.topic(name), query.index), query)
             writer.int16(line.error)
             writer.int32(line.index)
             writer.int32(line.leader_epoch)
@@ -131,4 +138,4 @@ async def _answer(context: Context, ends: AskedEnds, log: LogId | None, query: E
     return _Line(query.index, ErrorCode.NONE, epoch, end.end_offset)
 
 
-API = Api(23, "OffsetForLeaderEpoch", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(23, "OffsetForLeaderEpoch", SERVED, FLEXIBLE_FROM, decode, handle, (ACT_AS_BROKER, DESCRIBE_TOPIC))

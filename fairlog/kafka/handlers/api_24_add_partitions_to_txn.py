@@ -32,6 +32,7 @@ import trio
 
 from coordinator.answers import Refusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import ACT_AS_BROKER, WRITE_TOPIC, WRITE_TRANSACTIONAL_ID, denied
 from fairlog.kafka.errors import ErrorCode, code_of_refusal
 from fairlog.kafka.must_abort import ADD_PARTITIONS, must_abort_code
 from fairlog.kafka.ownership import code_of_id_elsewhere, is_elsewhere, may_soon_be_led
@@ -89,16 +90,35 @@ def decode(reader: Reader, version: int) -> AddPartitionsToTxnRequest:
 
 async def handle(context: Context, request: AddPartitionsToTxnRequest) -> Answer:
     errors: list[Mapping[Partition, ErrorCode]] = []
+    if context.version >= _SEVERAL_FROM and (refused := denied(context, ACT_AS_BROKER)) is not None:
+        return encode(context, AddPartitionsToTxnRequest(()), [], refused)
     for transaction in request.transactions:
         if errors:  # other tasks run between two transactions; most requests have one, and do not wait
             await trio.lowlevel.checkpoint()
-        if is_elsewhere(context.broker, transaction.transactional_id):
+        if context.version < _SEVERAL_FROM and (not_allowed := _not_allowed(context, transaction)) is not None:
+            errors.append(not_allowed)
+        elif is_elsewhere(context.broker, transaction.transactional_id):
             errors.append(_for_all(transaction, code_of_id_elsewhere(context.broker, transaction.transactional_id)))
         elif transaction.verify_only:
             errors.append(_verify(context, transaction))
         else:
             errors.append(await _errors(context, transaction))
     return encode(context, request, errors)
+
+
+def _not_allowed(context: Context, request: Transaction) -> dict[Partition, ErrorCode] | None:
+    """The answer if the client may not use the transactional id, or not write to one of the topics."""
+    refused = denied(context, WRITE_TRANSACTIONAL_ID, request.transactional_id)
+    if refused is not None:
+        return _for_all(request, refused)
+    codes = {name: denied(context, WRITE_TOPIC, name) for name, _ in request.topics}
+    if not any(codes.values()):
+        return None
+    return {
+        (name, partition): codes[name] or ErrorCode.OPERATION_NOT_ATTEMPTED
+        for name, partitions in request.topics
+        for partition in partitions
+    }
 
 
 def _for_all(request: Transaction, code: ErrorCode) -> dict[Partition, ErrorCode]:
@@ -182,8 +202,12 @@ def _code(context: Context, refusal: Refusal | None) -> ErrorCode:
 
 
 def encode(
-    context: Context, request: AddPartitionsToTxnRequest, errors: Sequence[Mapping[Partition, ErrorCode]]
+    context: Context,
+    request: AddPartitionsToTxnRequest,
+    errors: Sequence[Mapping[Partition, ErrorCode]],
+    error: ErrorCode = ErrorCode.NONE,
 ) -> Answer:
+    """`error` is one for the whole request, in versions that have it."""
     writer = context.writer()
 
     def topics(transaction: Transaction, codes: Mapping[Partition, ErrorCode]) -> None:
@@ -201,7 +225,7 @@ def encode(
     if context.version < _SEVERAL_FROM:
         topics(request.transactions[0], errors[0])
     else:
-        writer.int16(ErrorCode.NONE)
+        writer.int16(error)
         writer.array_length(len(request.transactions))
         for transaction, codes in zip(request.transactions, errors, strict=True):
             writer.string(transaction.transactional_id)
@@ -211,4 +235,12 @@ def encode(
     return writer.parts()
 
 
-API = Api(24, "AddPartitionsToTxn", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(
+    24,
+    "AddPartitionsToTxn",
+    SERVED,
+    FLEXIBLE_FROM,
+    decode,
+    handle,
+    (WRITE_TRANSACTIONAL_ID, WRITE_TOPIC, ACT_AS_BROKER),
+)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from coordinator.answers import Refusal
 from fairlog.groups.interface import is_group_id
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import READ_GROUP, WRITE_TRANSACTIONAL_ID, denied
 from fairlog.kafka.errors import ErrorCode, code_of_refusal
 from fairlog.kafka.must_abort import ADD_OFFSETS, must_abort_code
 from fairlog.kafka.ownership import why_no_write_of_id
@@ -50,7 +51,12 @@ def decode(reader: Reader, version: int) -> AddOffsetsToTxnRequest:  # noqa: ARG
 
 async def handle(context: Context, request: AddOffsetsToTxnRequest) -> Answer:
     error = ErrorCode.INVALID_REQUEST
-    if not is_group_id(request.group):
+    not_allowed = denied(context, WRITE_TRANSACTIONAL_ID, request.transactional_id) or denied(
+        context, READ_GROUP, request.group
+    )
+    if not_allowed is not None:
+        error = not_allowed
+    elif not is_group_id(request.group):
         error = ErrorCode.INVALID_GROUP_ID
     elif is_acceptable(request.transactional_id):
         error = why_no_write_of_id(context.broker, request.transactional_id) or await _add(context, request)
@@ -84,4 +90,4 @@ async def _add(context: Context, request: AddOffsetsToTxnRequest) -> ErrorCode:
     return code_of_refusal(refusal, knows_producer_fenced=context.version >= 2)
 
 
-API = Api(25, "AddOffsetsToTxn", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(25, "AddOffsetsToTxn", SERVED, FLEXIBLE_FROM, decode, handle, (WRITE_TRANSACTIONAL_ID, READ_GROUP))

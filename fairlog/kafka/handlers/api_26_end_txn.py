@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 from coordinator.answers import Granted, Refusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import WRITE_TRANSACTIONAL_ID, denied
 from fairlog.kafka.errors import EffectUnknown, ErrorCode, code_of_refusal
 from fairlog.kafka.must_abort import END, must_abort_code
 from fairlog.kafka.ownership import why_no_write_of_id
@@ -58,7 +59,10 @@ def decode(reader: Reader, version: int) -> EndTxnRequest:  # noqa: ARG001 (all 
 
 async def handle(context: Context, request: EndTxnRequest) -> Answer:
     outcome: Granted | ErrorCode = ErrorCode.INVALID_REQUEST
-    if is_acceptable(request.transactional_id):
+    not_allowed = denied(context, WRITE_TRANSACTIONAL_ID, request.transactional_id)
+    if not_allowed is not None:
+        outcome = not_allowed
+    elif is_acceptable(request.transactional_id):
         outcome = why_no_write_of_id(context.broker, request.transactional_id) or await _end(context, request)
     writer = context.writer()
     writer.int32(0)  # throttle time
@@ -88,4 +92,4 @@ async def _end(context: Context, request: EndTxnRequest) -> Granted | ErrorCode:
     return code_of_refusal(outcome, knows_producer_fenced=context.version >= 2)
 
 
-API = Api(26, "EndTxn", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(26, "EndTxn", SERVED, FLEXIBLE_FROM, decode, handle, (WRITE_TRANSACTIONAL_ID,))

@@ -28,6 +28,7 @@ import trio
 
 from fairlog.broker import Broker
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import ACT_AS_BROKER, ALTER_CLUSTER, denied, may
 from fairlog.kafka.errors import ABORT_REFUSALS, ErrorCode, code_of_refusal
 from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import log_of
@@ -79,6 +80,7 @@ def decode(reader: Reader, version: int) -> WriteTxnMarkersRequest:  # noqa: ARG
 async def handle(context: Context, request: WriteTxnMarkersRequest) -> Answer:
     cluster = context.broker.cluster
     producers = _Producers()
+    refused = None if may(context, ALTER_CLUSTER) else denied(context, ACT_AS_BROKER)
     writer = context.writer()
     writer.array_length(len(request.markers))
     for marker in request.markers:
@@ -89,8 +91,8 @@ async def handle(context: Context, request: WriteTxnMarkersRequest) -> Answer:
             writer.array_length(len(indexes))
             for index in indexes:
                 log = log_of(cluster.topic(name), index)
-                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if log is not None:
+                code = refused or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if log is not None and refused is None:
                     code = await _write(context.broker, producers, log, marker)
                 writer.int32(index)
                 writer.int16(code)
@@ -144,4 +146,4 @@ def _as_it_is(producers: Mapping[int, ActiveProducer], marker: Marker) -> ErrorC
     return ErrorCode.NONE
 
 
-API = Api(27, "WriteTxnMarkers", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(27, "WriteTxnMarkers", SERVED, FLEXIBLE_FROM, decode, handle, (ALTER_CLUSTER, ACT_AS_BROKER))

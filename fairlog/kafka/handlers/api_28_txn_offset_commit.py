@@ -36,6 +36,7 @@ from fairlog.groups.committed import PATIENCE_S
 from fairlog.groups.interface import is_group_id
 from fairlog.groups.offset_values import CommitRefusal, NewOffset, OffsetRefusal, Sender, TransactionalProducer
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import READ_GROUP, READ_TOPIC, WRITE_TRANSACTIONAL_ID, denied
 from fairlog.kafka.errors import ErrorCode, code_of_commit_refusal
 from fairlog.kafka.must_abort import COMMIT_OFFSETS, must_abort_code
 from fairlog.kafka.offset_lines import OffsetLines, TopicKey, check_lines, read_lines, write_lines
@@ -74,13 +75,16 @@ def decode(reader: Reader, version: int) -> TxnOffsetCommitRequest:
 
 
 async def handle(context: Context, request: TxnOffsetCommitRequest) -> Answer:
+    not_allowed = denied(context, WRITE_TRANSACTIONAL_ID, request.transactional_id) or denied(
+        context, READ_GROUP, request.group
+    )
+    if not_allowed is not None:
+        return encode(context, request, {}, not_allowed)
     if not is_acceptable(request.transactional_id):
         return encode(context, request, {}, ErrorCode.INVALID_REQUEST)
     if not is_group_id(request.group):
         return encode(context, request, {}, ErrorCode.INVALID_GROUP_ID)
-    offsets, refused = await check_lines(
-        context.broker, request.lines, unknown_partition=ErrorCode.TRANSACTION_ABORTABLE
-    )
+    offsets, refused = await check_lines(context, request.lines, unknown_partition=ErrorCode.TRANSACTION_ABORTABLE)
     if not offsets:
         return encode(context, request, refused, ErrorCode.NONE)
     cannot = why_no_write_of_group(context.broker, request.group)
@@ -142,4 +146,6 @@ def encode(
     return writer.parts()
 
 
-API = Api(28, "TxnOffsetCommit", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(
+    28, "TxnOffsetCommit", SERVED, FLEXIBLE_FROM, decode, handle, (WRITE_TRANSACTIONAL_ID, READ_GROUP, READ_TOPIC)
+)

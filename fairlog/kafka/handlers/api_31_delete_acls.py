@@ -1,28 +1,50 @@
-"""DeleteAcls: there is no authorizer, so there are no ACLs.
+"""DeleteAcls: delete the ACLs that filters match.
 
 Behaviour
-- Each filter is answered with SECURITY_DISABLED and without matches, as Kafka does without an authorizer.
+- Without an authorizer (`authorizer.enable`) each filter is answered with SECURITY_DISABLED and without matches, as in
+  Kafka.
+- What all valid filters match is deleted together, durably, and each answer lists what its filter matched. A filter
+  with a number that Kafka does not have, or with UNKNOWN, is INVALID_REQUEST.
+- A client that may not alter the cluster is CLUSTER_AUTHORIZATION_FAILED for each filter.
+- Other clients are served while a long list is written.
 
 Version notes
-- 1 adds the pattern's type (Kafka 4 does not serve 0); 2 is flexible; 3 adds users as resources.
+- 1 adds the pattern's type (Kafka 4 does not serve 0); 2 is flexible; 3 adds users as resources: there are none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import trio
 
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import ALTER_CLUSTER, denied
 from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.handlers.api_29_describe_acls import NO_AUTHORIZER, AclFilter, read_filter
+from fairlog.kafka.handlers.api_29_describe_acls import NO_AUTHORIZER, FilterAsked, read_filter
 from fairlog.kafka.wire import Reader
+from fairlog.live_access import LiveAccess
+from fairlog.security.acls import Acl, AclFilter, BadAcl, filter_untrusted
+from fairlog_types import StorageFailure
 
 SERVED = Versions(1, 3)
 FLEXIBLE_FROM = 2
 
+_ACLS_PER_TURN = 500
+"""Written before others run."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeleteAclsRequest:
-    filters: tuple[AclFilter, ...]
+    filters: tuple[FilterAsked, ...]
+
+
+class _Outcome(NamedTuple):
+    error: ErrorCode
+    message: str | None = None
+    matched: Sequence[Acl] = ()
 
 
 def decode(reader: Reader, version: int) -> DeleteAclsRequest:  # noqa: ARG001 (all versions look alike)
@@ -32,18 +54,70 @@ def decode(reader: Reader, version: int) -> DeleteAclsRequest:  # noqa: ARG001 (
 
 
 async def handle(context: Context, request: DeleteAclsRequest) -> Answer:
+    access, count = context.broker.access, len(request.filters)
+    if access is None:
+        return await _encode(context, [_Outcome(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)] * count)
+    refused = denied(context, ALTER_CLUSTER)
+    if refused is not None:
+        return await _encode(context, [_Outcome(refused)] * count)
+    return await _encode(context, await _delete(context, access, request))
+
+
+async def _delete(context: Context, access: LiveAccess, request: DeleteAclsRequest) -> list[_Outcome]:
+    filters: list[AclFilter] = []
+    outcomes: list[_Outcome | None] = []
+    for asked in request.filters:
+        try:
+            filters.append(
+                filter_untrusted(
+                    asked.resource_type,
+                    asked.resource_name,
+                    asked.pattern_type,
+                    asked.principal,
+                    asked.host,
+                    asked.operation,
+                    asked.permission,
+                )
+            )
+            outcomes.append(None)
+        except BadAcl as bad:
+            outcomes.append(_Outcome(ErrorCode.INVALID_REQUEST, str(bad)))
+    try:
+        deleted = [
+            _Outcome(ErrorCode.NONE, None, found) for found in await access.delete(filters, context.client.principal)
+        ]
+    except StorageFailure as failure:
+        deleted = [_Outcome(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))] * len(filters)
+    of_valid = iter(deleted)
+    return [outcome or next(of_valid) for outcome in outcomes]
+
+
+async def _encode(context: Context, outcomes: Sequence[_Outcome]) -> Answer:
     writer = context.writer()
-
-    def result(_: AclFilter) -> None:
-        writer.int16(ErrorCode.SECURITY_DISABLED)
-        writer.message(NO_AUTHORIZER)
-        writer.array_length(0)  # ACLs that matched
-        writer.end_of_fields()
-
     writer.int32(0)  # throttle time
-    writer.array(request.filters, result)
+    writer.array_length(len(outcomes))
+    written = 0
+    for outcome in outcomes:
+        writer.int16(outcome.error)
+        writer.message(outcome.message)
+        writer.array_length(len(outcome.matched))
+        for acl in outcome.matched:
+            writer.int16(ErrorCode.NONE)
+            writer.nullable_string(None)
+            writer.int8(acl.resource_type)
+            writer.string(acl.resource_name)
+            writer.int8(acl.pattern_type)
+            writer.string(acl.principal)
+            writer.string(acl.host)
+            writer.int8(acl.operation)
+            writer.int8(acl.permission)
+            writer.end_of_fields()
+            written += 1
+            if written % _ACLS_PER_TURN == 0:
+                await trio.lowlevel.checkpoint()
+        writer.end_of_fields()
     writer.end_of_fields()
     return writer.parts()
 
 
-API = Api(31, "DeleteAcls", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(31, "DeleteAcls", SERVED, FLEXIBLE_FROM, decode, handle, (ALTER_CLUSTER,))

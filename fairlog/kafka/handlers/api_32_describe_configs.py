@@ -33,9 +33,11 @@ from fairlog.broker_configs import BROKER_CONFIGS, BrokerConfig
 from fairlog.cluster.interface import Topic
 from fairlog.group_configs import GROUP_CONFIGS, GroupConfig
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import DESCRIBE_CONFIGS_OF_CLUSTER, DESCRIBE_CONFIGS_OF_GROUP, DESCRIBE_CONFIGS_OF_TOPIC
 from fairlog.kafka.config_resources import (
     Refused,
     ResourceType,
+    check_allowed,
     check_broker,
     check_group_name,
     check_topic_name,
@@ -48,6 +50,13 @@ from fairlog.topic_configs import TOPIC_CONFIGS, ConfigType, TopicConfig, defaul
 
 SERVED = Versions(1, 4)
 FLEXIBLE_FROM = 4
+
+
+_CHECKS = {
+    ResourceType.TOPIC: DESCRIBE_CONFIGS_OF_TOPIC,
+    ResourceType.BROKER: DESCRIBE_CONFIGS_OF_CLUSTER,
+    ResourceType.GROUP: DESCRIBE_CONFIGS_OF_GROUP,
+}
 
 
 class _Source(IntEnum):
@@ -122,6 +131,7 @@ async def handle(context: Context, request: DescribeConfigsRequest) -> Answer:
     for (kind, name), configs in asked.items():
         error, message, shown = ErrorCode.NONE, None, list[_Config]()
         try:
+            check_allowed(context, kind, name, _CHECKS)
             shown = _describe(context.broker, kind, name, configs)
         except Refused as refused:
             error, message = refused.error, str(refused)
@@ -225,4 +235,12 @@ def _write_config(writer: Writer, version: int, request: DescribeConfigsRequest,
     writer.end_of_fields()
 
 
-API = Api(32, "DescribeConfigs", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(
+    32,
+    "DescribeConfigs",
+    SERVED,
+    FLEXIBLE_FROM,
+    decode,
+    handle,
+    (DESCRIBE_CONFIGS_OF_TOPIC, DESCRIBE_CONFIGS_OF_CLUSTER, DESCRIBE_CONFIGS_OF_GROUP),
+)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from fairlog.broker_config_changes import broker_replaced
 from fairlog.group_configs import group_replaced
 from fairlog.kafka.api import Answer, Api, Context, Versions
-from fairlog.kafka.config_resources import Alteration, alter_all
+from fairlog.kafka.config_resources import ALTER_CHECKS, Alteration, alter_all
 from fairlog.kafka.wire import Reader
 from fairlog.topic_config_changes import replaced
 
@@ -85,4 +85,4 @@ def _replace_group(configs: _Configs, own: Mapping[str, str]) -> Mapping[str, st
     return group_replaced(configs)
 
 
-API = Api(33, "AlterConfigs", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(33, "AlterConfigs", SERVED, FLEXIBLE_FROM, decode, handle, tuple(ALTER_CHECKS.values()))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import trio
 
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import ALTER_CLUSTER, denied
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
@@ -50,11 +51,14 @@ def decode(reader: Reader, version: int) -> AlterReplicaLogDirsRequest:  # noqa:
 async def handle(context: Context, request: AlterReplicaLogDirsRequest) -> Answer:
     broker, writer = context.broker, context.writer()
     outcomes: dict[str, dict[int, ErrorCode]] = {}
+    refused = denied(context, ALTER_CLUSTER)
     for path, topics in request.directories:
         for name, partitions in topics:
             topic, of_topic = broker.cluster.topic(name), outcomes.setdefault(name, {})
             for index in partitions:
-                if path != broker.log_dir:
+                if refused is not None:
+                    of_topic[index] = refused
+                elif path != broker.log_dir:
                     of_topic[index] = ErrorCode.LOG_DIR_NOT_FOUND
                 elif log_of(topic, index) is None:
                     of_topic[index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -76,4 +80,4 @@ async def handle(context: Context, request: AlterReplicaLogDirsRequest) -> Answe
     return writer.parts()
 
 
-API = Api(34, "AlterReplicaLogDirs", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(34, "AlterReplicaLogDirs", SERVED, FLEXIBLE_FROM, decode, handle, (ALTER_CLUSTER,))

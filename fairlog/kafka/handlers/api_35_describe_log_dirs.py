@@ -10,6 +10,7 @@ Behaviour
 - Partitions that do not exist, or that another broker leads, are left out, as in Kafka; so are the logs of committed
   offsets, which are not topics.
 - No replica lags, and none is being moved to another directory.
+- A client that may not describe the cluster is told no directory; up to version 2 there is no room for the error.
 - Sizes and space are determined in worker threads, a few partitions at a time, and the answer is deferred.
 
 Version notes
@@ -32,6 +33,7 @@ import trio
 from datalog.interface import UnknownLog
 from fairlog.broker import Broker, ReadDataLogs
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
+from fairlog.kafka.checks import DESCRIBE_CLUSTER, denied
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
@@ -80,6 +82,14 @@ async def handle(context: Context, request: DescribeLogDirsRequest) -> Reply:
 
 async def _finish(context: Context, request: DescribeLogDirsRequest) -> Answer:
     broker, version, writer = context.broker, context.version, context.writer()
+    refused = denied(context, DESCRIBE_CLUSTER)
+    if refused is not None:
+        writer.int32(0)  # throttle time
+        if version >= _ERROR_FROM:
+            writer.int16(refused)
+        writer.array_length(0)
+        writer.end_of_fields()
+        return writer.parts()
     room = await trio.to_thread.run_sync(_room_in, broker.log_dir)
     found = {} if room is None else await _sizes(broker, request)
     writer.int32(0)  # throttle time
@@ -163,4 +173,4 @@ def _room_in(directory: str) -> _Room | None:
     return _Room(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
 
-API = Api(35, "DescribeLogDirs", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(35, "DescribeLogDirs", SERVED, FLEXIBLE_FROM, decode, handle, (DESCRIBE_CLUSTER,))

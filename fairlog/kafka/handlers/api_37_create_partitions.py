@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from fairlog.cluster.interface import InvalidPartitions, Topic, UnknownTopic
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import ALTER_TOPIC, denied
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.replicas import BadReplicas, check_assignments
 from fairlog.kafka.wire import Reader
@@ -72,6 +73,8 @@ async def handle(context: Context, request: CreatePartitionsRequest) -> Answer:
             continue
         if times.pop(topic.name) > 1:
             error, message = ErrorCode.INVALID_REQUEST, "the request names this topic more than once"
+        elif (refused := denied(context, ALTER_TOPIC, topic.name)) is not None:
+            error, message = refused, "the client may not alter this topic"
         else:
             error, message = await _grow(context, topic, request.validate_only)
         writer.string(topic.name)
@@ -109,4 +112,4 @@ def _check_assignments(topic: Topic, wanted: GrownTopic, *, clamp: bool) -> None
     check_assignments(topic.name, wanted.assignments, clamp=clamp)
 
 
-API = Api(37, "CreatePartitions", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(37, "CreatePartitions", SERVED, FLEXIBLE_FROM, decode, handle, (ALTER_TOPIC,))

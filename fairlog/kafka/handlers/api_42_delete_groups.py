@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import DELETE_GROUP, denied
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
 from fairlog.kafka.ownership import code_of_group_elsewhere, is_group_elsewhere
 from fairlog.kafka.wire import Reader
@@ -51,6 +52,9 @@ async def handle(context: Context, request: DeleteGroupsRequest) -> Answer:
 
 
 async def _delete(context: Context, group: str) -> ErrorCode:
+    refused = denied(context, DELETE_GROUP, group)
+    if refused is not None:
+        return refused
     if is_group_elsewhere(context.broker, group):
         return code_of_group_elsewhere(context.broker, group)
     try:
@@ -60,4 +64,4 @@ async def _delete(context: Context, group: str) -> ErrorCode:
     return ErrorCode.NONE if refusal is None else GROUP_REFUSALS[refusal]
 
 
-API = Api(42, "DeleteGroups", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(42, "DeleteGroups", SERVED, FLEXIBLE_FROM, decode, handle, (DELETE_GROUP,))

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import trio
 
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import ALTER_CLUSTER, denied
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
@@ -52,19 +53,21 @@ def decode(reader: Reader, version: int) -> ElectLeadersRequest:
 async def handle(context: Context, request: ElectLeadersRequest) -> Answer:
     cluster, writer = context.broker.cluster, context.writer()
     known = request.election_type in (_PREFERRED, _UNCLEAN)
-    asked = (
-        [(topic.name, ()) for topic in cluster.topics()] if request.topics is None and known else request.topics or ()
-    )
+    refused = denied(context, ALTER_CLUSTER)
+    all_of_them = request.topics is None and known and refused is None
+    asked = [(topic.name, ()) for topic in cluster.topics()] if all_of_them else request.topics or ()
     writer.int32(0)  # throttle time
     if context.version >= 1:
-        writer.int16(ErrorCode.NONE if known else ErrorCode.INVALID_REQUEST)
+        writer.int16(refused or (ErrorCode.NONE if known else ErrorCode.INVALID_REQUEST))
     writer.array_length(len(asked))
     for name, partitions in asked:
         topic = cluster.topic(name)
         writer.string(name)
         writer.array_length(len(partitions))
         for index in partitions:
-            if not known:
+            if refused is not None:
+                error, message = refused, None
+            elif not known:
                 error, message = ErrorCode.INVALID_REQUEST, f"there is no election type {request.election_type}"
             elif log_of(topic, index) is None:
                 error, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {index} of {name}"
@@ -81,4 +84,4 @@ async def handle(context: Context, request: ElectLeadersRequest) -> Answer:
     return writer.parts()
 
 
-API = Api(43, "ElectLeaders", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(43, "ElectLeaders", SERVED, FLEXIBLE_FROM, decode, handle, (ALTER_CLUSTER,))

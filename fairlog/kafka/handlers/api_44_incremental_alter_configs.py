@@ -24,7 +24,7 @@ from fairlog.broker_config_changes import broker_changed
 from fairlog.config import Settings
 from fairlog.group_configs import group_changed
 from fairlog.kafka.api import Answer, Api, Context, Versions
-from fairlog.kafka.config_resources import Alteration, Refused, alter_all
+from fairlog.kafka.config_resources import ALTER_CHECKS, Alteration, Refused, alter_all
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader
 from fairlog.topic_config_changes import Change, Operation, changed
@@ -102,4 +102,4 @@ def _changes(asked: Sequence[ConfigChange]) -> list[Change]:
     return changes
 
 
-API = Api(44, "IncrementalAlterConfigs", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(44, "IncrementalAlterConfigs", SERVED, FLEXIBLE_FROM, decode, handle, tuple(ALTER_CHECKS.values()))

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import trio
 
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import ALTER_CLUSTER, denied
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader
 
@@ -64,10 +65,12 @@ async def handle(context: Context, request: AlterPartitionReassignmentsRequest) 
     writer.int32(0)  # throttle time
     if context.version >= _FACTOR_FROM:
         writer.boolean(request.may_change_factor)
-    writer.int16(ErrorCode.NONE)
+    refused = denied(context, ALTER_CLUSTER)
+    writer.int16(refused or ErrorCode.NONE)
     writer.nullable_string(None)  # error message
-    writer.array_length(len(request.topics))
-    for name, partitions in request.topics:
+    asked = () if refused is not None else request.topics
+    writer.array_length(len(asked))
+    for name, partitions in asked:
         topic = broker.cluster.topic(name)
         leaders = () if topic is None else broker.cluster.leaders(topic)
         writer.string(name)
@@ -106,4 +109,4 @@ def _outcome(wanted: Reassignment, node_id: int | None) -> tuple[ErrorCode, str 
     return ErrorCode.NONE, None
 
 
-API = Api(45, "AlterPartitionReassignments", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(45, "AlterPartitionReassignments", SERVED, FLEXIBLE_FROM, decode, handle, (ALTER_CLUSTER,))

@@ -11,6 +11,7 @@ Version notes
 from __future__ import annotations
 
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import DESCRIBE_CLUSTER, denied
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader
 
@@ -32,11 +33,11 @@ def decode(reader: Reader, version: int) -> None:  # noqa: ARG001 (there is one 
 async def handle(context: Context, request: None) -> Answer:  # noqa: ARG001 (what is asked for makes no difference)
     writer = context.writer()
     writer.int32(0)  # throttle time
-    writer.int16(ErrorCode.NONE)
+    writer.int16(denied(context, DESCRIBE_CLUSTER) or ErrorCode.NONE)
     writer.nullable_string(None)  # error message
     writer.array_length(0)
     writer.end_of_fields()
     return writer.parts()
 
 
-API = Api(46, "ListPartitionReassignments", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(46, "ListPartitionReassignments", SERVED, FLEXIBLE_FROM, decode, handle, (DESCRIBE_CLUSTER,))

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from fairlog.groups.interface import GroupRefusal, is_group_id
 from fairlog.groups.offset_index import Partition
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
+from fairlog.kafka.checks import DELETE_GROUP, READ_TOPIC, denied
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
 from fairlog.kafka.ownership import code_of_group_elsewhere, is_group_elsewhere
 from fairlog.kafka.wire import Reader
@@ -44,6 +45,9 @@ def decode(reader: Reader, version: int) -> OffsetDeleteRequest:  # noqa: ARG001
 
 
 async def handle(context: Context, request: OffsetDeleteRequest) -> Reply:
+    refused = denied(context, DELETE_GROUP, request.group)
+    if refused is not None:
+        return encode(context, request, refused, {})
     if not is_group_id(request.group):
         return encode(context, request, ErrorCode.INVALID_GROUP_ID, {})
     if is_group_elsewhere(context.broker, request.group):
@@ -55,7 +59,12 @@ async def _finish(context: Context, request: OffsetDeleteRequest) -> Answer:
     broker = context.broker
     places: dict[tuple[str, int], Partition] = {}
     names: dict[Partition, str] = {}
+    not_allowed: dict[tuple[str, int], ErrorCode] = {}
     for name, indexes in request.topics:
+        refused = denied(context, READ_TOPIC, name)
+        if refused is not None:
+            not_allowed |= {(name, index): refused for index in indexes}
+            continue
         topic = broker.cluster.topic(name)
         for index in indexes:
             if topic is not None and 0 <= index < topic.partitions:
@@ -68,7 +77,7 @@ async def _finish(context: Context, request: OffsetDeleteRequest) -> Answer:
     if isinstance(outcome, GroupRefusal):
         return encode(context, request, GROUP_REFUSALS[outcome], {})
     errors = {asked: _code(outcome[place]) for asked, place in places.items()}
-    return encode(context, request, ErrorCode.NONE, errors)
+    return encode(context, request, ErrorCode.NONE, errors | not_allowed)
 
 
 def _code(refusal: GroupRefusal | None) -> ErrorCode:
@@ -97,4 +106,4 @@ def encode(
     return writer.parts()
 
 
-API = Api(47, "OffsetDelete", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(47, "OffsetDelete", SERVED, FLEXIBLE_FROM, decode, handle, (DELETE_GROUP, READ_TOPIC))

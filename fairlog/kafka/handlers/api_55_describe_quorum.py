@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import trio
 
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import DESCRIBE_CLUSTER, denied
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.ownership import NO_NODE
 from fairlog.kafka.wire import Reader
@@ -58,6 +59,9 @@ def decode(reader: Reader, version: int) -> DescribeQuorumRequest:  # noqa: ARG0
 
 async def handle(context: Context, request: DescribeQuorumRequest) -> Answer:
     version, writer, broker = context.version, context.writer(), context.broker
+    refused = denied(context, DESCRIBE_CLUSTER)
+    if refused is not None:
+        request = DescribeQuorumRequest(())
     changes, now_ms = broker.cluster.generation, time.time_ns() // 1_000_000
     known = request.topics == ((METADATA_TOPIC, (0,)),)
     started = sorted(broker.started) if known else ()
@@ -92,7 +96,7 @@ async def handle(context: Context, request: DescribeQuorumRequest) -> Answer:
         writer.array_length(0)  # listeners
         writer.end_of_fields()
 
-    writer.int16(ErrorCode.NONE)
+    writer.int16(refused or ErrorCode.NONE)
     if version >= _NODES_FROM:
         writer.nullable_string(None)  # error message
     writer.array_length(len(request.topics))
@@ -108,4 +112,4 @@ async def handle(context: Context, request: DescribeQuorumRequest) -> Answer:
     return writer.parts()
 
 
-API = Api(55, "DescribeQuorum", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(55, "DescribeQuorum", SERVED, FLEXIBLE_FROM, decode, handle, (DESCRIBE_CLUSTER,))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from fairlog.cluster.features import FeatureUpdate, InvalidFeatureUpdate, UpgradeType
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import ALTER_CLUSTER, denied
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader
 from fairlog_types import StorageFailure
@@ -54,9 +55,10 @@ def decode(reader: Reader, version: int) -> UpdateFeaturesRequest:
 
 
 async def handle(context: Context, request: UpdateFeaturesRequest) -> Answer:
-    error, message = ErrorCode.NONE, None
+    error, message = denied(context, ALTER_CLUSTER) or ErrorCode.NONE, None
     try:
-        await context.broker.cluster.update_features(request.updates, validate_only=request.validate_only)
+        if error is ErrorCode.NONE:
+            await context.broker.cluster.update_features(request.updates, validate_only=request.validate_only)
     except InvalidFeatureUpdate as refused:
         error, message = ErrorCode.INVALID_UPDATE_VERSION, f"no feature was updated: {refused}"
     except StorageFailure as failure:
@@ -78,4 +80,4 @@ async def handle(context: Context, request: UpdateFeaturesRequest) -> Answer:
     return writer.parts()
 
 
-API = Api(57, "UpdateFeatures", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(57, "UpdateFeatures", SERVED, FLEXIBLE_FROM, decode, handle, (ALTER_CLUSTER,))

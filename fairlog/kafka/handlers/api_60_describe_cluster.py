@@ -3,7 +3,8 @@
 Behaviour
 - The same information about the cluster as in Metadata, without topics: the addresses are those of the listener that
   the client came in by.
-- All operations on the cluster are authorized: there is no authorizer (`fairlog.kafka.acl_operations`).
+- Everyone is told this. Only the operations that the client may do are for those who may describe the cluster; others
+  are told none, as in Kafka.
 - If the request asks for the endpoints of controllers (from version 1 on), the answer is MISMATCHED_ENDPOINT_TYPE, as
   from a broker in Kafka.
 
@@ -16,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairlog.cluster.interface import BrokerAddress
-from fairlog.kafka.acl_operations import ALL_OF_CLUSTER, NOT_ASKED
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import DESCRIBE_CLUSTER, NOT_ASKED, operations_on_cluster
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.ownership import NO_NODE
 from fairlog.kafka.wire import Reader
@@ -66,7 +67,7 @@ async def handle(context: Context, request: DescribeClusterRequest) -> Answer:
     writer.string(broker.cluster.cluster_id)
     writer.int32(NO_NODE if controller is None else controller.node_id)
     writer.array(broker.brokers(listener) if error is ErrorCode.NONE else (), node)
-    writer.int32(ALL_OF_CLUSTER if request.operations else NOT_ASKED)
+    writer.int32(operations_on_cluster(context) if request.operations else NOT_ASKED)
     writer.end_of_fields()
     return writer.parts()
 
@@ -79,4 +80,4 @@ def _refusal(endpoint_type: int) -> tuple[ErrorCode, str | None]:
     return ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"there is no endpoint type {endpoint_type}"
 
 
-API = Api(60, "DescribeCluster", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(60, "DescribeCluster", SERVED, FLEXIBLE_FROM, decode, handle, (DESCRIBE_CLUSTER,))

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import trio
 
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import READ_TOPIC, denied
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import log_of
@@ -92,6 +93,9 @@ async def handle(context: Context, request: DescribeProducersRequest) -> Answer:
 
 def _describe(context: Context, name: str, index: int) -> _Line:
     broker = context.broker
+    refused = denied(context, READ_TOPIC, name)
+    if refused is not None:
+        return _Line(index, refused, (), -1)
     log = log_of(broker.cluster.topic(name), index)
     if log is None:
         return _Line(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, (), -1)
@@ -107,4 +111,4 @@ def _start_offset(line: _Line, active: ActiveProducer) -> int:
     return line.high_watermark if active.first_offset is None else active.first_offset
 
 
-API = Api(61, "DescribeProducers", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(61, "DescribeProducers", SERVED, FLEXIBLE_FROM, decode, handle, (READ_TOPIC,))

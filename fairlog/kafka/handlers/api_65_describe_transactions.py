@@ -7,6 +7,7 @@ Behaviour
 - Beyond Kafka: each state carries a tagged field (`PLACEMENTS_TAG`) with the last committed transactions and the
   offsets of their records, from the group journal's COMMITTED frames. Kafka's clients skip tags that they do not know;
   `fairlog txn show` reads this one with `decode_placements`.
+- Partitions of topics that the client may not describe are left out.
 - A transactional id that another broker coordinates is NOT_COORDINATOR.
 
 Version notes
@@ -21,13 +22,14 @@ from dataclasses import dataclass
 import trio
 
 from coordinator.answers import CommittedTransaction, Description
-from fairlog.broker import Broker
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import DESCRIBE_TOPIC, DESCRIBE_TRANSACTIONAL_ID, denied, may
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.ownership import code_of_id_elsewhere, is_elsewhere
 from fairlog.kafka.topic_lookup import partition_name
 from fairlog.kafka.transaction_states import kafka_state
 from fairlog.kafka.wire import Buffer, Reader, Writer
+from fairlog_types import Placement
 
 SERVED = Versions(0, 0)
 FLEXIBLE_FROM = 0
@@ -73,12 +75,15 @@ async def handle(context: Context, request: DescribeTransactionsRequest) -> Answ
 
     def state(transactional_id: str) -> None:
         description = coordinator.describe(transactional_id)
-        if is_elsewhere(context.broker, transactional_id):
+        refused = denied(context, DESCRIBE_TRANSACTIONAL_ID, transactional_id)
+        if refused is not None:
+            _write_error(writer, transactional_id, refused)
+        elif is_elsewhere(context.broker, transactional_id):
             _write_error(writer, transactional_id, code_of_id_elsewhere(context.broker, transactional_id))
         elif description is None:
             _write_error(writer, transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         else:
-            _write_state(writer, context.broker, description)
+            _write_state(writer, context, description)
 
     asked = dict.fromkeys(request.transactional_ids)
     writer.int32(0)  # throttle time
@@ -103,11 +108,12 @@ def _write_error(writer: Writer, transactional_id: str, error: ErrorCode) -> Non
     writer.end_of_fields()
 
 
-def _write_state(writer: Writer, broker: Broker, description: Description) -> None:
+def _write_state(writer: Writer, context: Context, description: Description) -> None:
     topics: dict[str, list[int]] = {}
     for log in description.logs:
-        name, partition = partition_name(broker, log)
-        topics.setdefault(name, []).append(partition)
+        name, partition = partition_name(context.broker, log)
+        if may(context, DESCRIBE_TOPIC, name):
+            topics.setdefault(name, []).append(partition)
 
     def topic(entry: tuple[str, Sequence[int]]) -> None:
         writer.string(entry[0])
@@ -122,19 +128,21 @@ def _write_state(writer: Writer, broker: Broker, description: Description) -> No
     writer.int64(description.producer_id)
     writer.int16(description.epoch)
     writer.array(topics.items(), topic)
-    placed = _place(broker, description.committed)
+    placed = _place(context, description.committed)
     writer.tagged_fields([(PLACEMENTS_TAG, encode_placements(placed))] if placed else ())
 
 
-def _place(broker: Broker, committed: Iterable[CommittedTransaction]) -> list[PlacedTransaction]:
+def _place(context: Context, committed: Iterable[CommittedTransaction]) -> list[PlacedTransaction]:
+    def records(placement: Placement) -> PlacedRecords:
+        return PlacedRecords(*partition_name(context.broker, placement.log), placement.base_offset, placement.count)
+
     return [
         PlacedTransaction(
             transaction.txid.producer_id,
             transaction.txid.epoch,
             transaction.txid.number,
             tuple(
-                PlacedRecords(*partition_name(broker, placement.log), placement.base_offset, placement.count)
-                for placement in transaction.placements
+                placed for placed in map(records, transaction.placements) if may(context, DESCRIBE_TOPIC, placed.topic)
             ),
         )
         for transaction in committed
@@ -174,4 +182,6 @@ def decode_placements(value: Buffer) -> tuple[PlacedTransaction, ...]:
     return reader.array(transaction)
 
 
-API = Api(65, "DescribeTransactions", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(
+    65, "DescribeTransactions", SERVED, FLEXIBLE_FROM, decode, handle, (DESCRIBE_TRANSACTIONAL_ID, DESCRIBE_TOPIC)
+)

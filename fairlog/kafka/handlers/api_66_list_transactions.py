@@ -15,13 +15,13 @@ Version notes
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import trio
 
 from coordinator.answers import Description
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import DESCRIBE_TRANSACTIONAL_ID, may
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.transaction_states import KAFKA_STATES, kafka_state
 from fairlog.kafka.wire import Reader
@@ -63,7 +63,7 @@ async def handle(context: Context, request: ListTransactionsRequest) -> Answer:
     unknown = [state for state in request.states if state not in KAFKA_STATES]
     passing: list[Description] = []
     try:
-        passing = await _passing(context.broker.coordinator.describe_all(), request)
+        passing = await _passing(context, request)
     except BadPattern:
         error, unknown = ErrorCode.INVALID_REGULAR_EXPRESSION, []
     writer.int32(0)  # throttle time
@@ -81,13 +81,17 @@ async def handle(context: Context, request: ListTransactionsRequest) -> Answer:
     return writer.parts()
 
 
-async def _passing(descriptions: Sequence[Description], request: ListTransactionsRequest) -> list[Description]:
-    """Those that match all filters. Raises BadPattern."""
+async def _passing(context: Context, request: ListTransactionsRequest) -> list[Description]:
+    """Those that match all filters, and that the client may describe. Raises BadPattern."""
     now_ms = time.time_ns() // 1_000_000
     pattern = Pattern(request.pattern) if request.pattern else None
     passing: list[Description] = []
-    for count, description in enumerate(descriptions, 1):
-        if _passes(description, request, now_ms) and (pattern is None or pattern.matches(description.transactional_id)):
+    for count, description in enumerate(context.broker.coordinator.describe_all(), 1):
+        if (
+            _passes(description, request, now_ms)
+            and may(context, DESCRIBE_TRANSACTIONAL_ID, description.transactional_id)
+            and (pattern is None or pattern.matches(description.transactional_id))
+        ):
             passing.append(description)
         if count % (_IDS_PER_TURN if pattern is None else _MATCHED_PER_TURN) == 0:
             await trio.lowlevel.checkpoint()
@@ -104,4 +108,4 @@ def _passes(description: Description, request: ListTransactionsRequest, now_ms: 
     return description.started_ms is not None and now_ms - description.started_ms > request.longer_than_ms
 
 
-API = Api(66, "ListTransactions", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(66, "ListTransactions", SERVED, FLEXIBLE_FROM, decode, handle, (DESCRIBE_TRANSACTIONAL_ID,))

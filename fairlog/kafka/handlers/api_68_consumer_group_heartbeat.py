@@ -35,6 +35,7 @@ from fairlog.broker import Parked
 from fairlog.groups.consumer.values import AWAY, JOINING, Beat, Beaten, Partitions, Refused
 from fairlog.groups.interface import GroupRefusal
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
+from fairlog.kafka.checks import DESCRIBE_TOPIC, READ_GROUP, denied
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
 from fairlog.kafka.ownership import is_group_elsewhere, refusal_of_group_elsewhere
 from fairlog.kafka.wire import Reader, Writer
@@ -110,6 +111,13 @@ def what_is_wrong(request: ConsumerGroupHeartbeatRequest, version: int) -> str |
 
 
 async def handle(context: Context, request: ConsumerGroupHeartbeatRequest) -> Reply:
+    if denied(context, READ_GROUP, request.group_id) is not None:
+        refusal = GroupRefusal.NOT_ALLOWED
+        return encode(context, request, GROUP_REFUSALS[refusal], refusal.value)
+    for name in request.topic_names or ():
+        refused = denied(context, DESCRIBE_TOPIC, name)
+        if refused is not None:
+            return encode(context, request, refused, "the client may not describe a topic that it subscribes to")
     wrong = what_is_wrong(request, context.version)
     if wrong is not None:
         return encode(context, request, ErrorCode.INVALID_REQUEST, wrong)
@@ -128,7 +136,7 @@ async def handle(context: Context, request: ConsumerGroupHeartbeatRequest) -> Re
         request.assignor,
         request.owned,
         client.client_id,
-        client.shown_host,
+        client.host,
         client.connection,
     )
     parked = await groups.beat(request.group_id, beat)
@@ -181,4 +189,4 @@ def write_partitions(writer: Writer, partitions: Partitions) -> None:
     writer.array(topics.items(), topic_partitions)
 
 
-API = Api(68, "ConsumerGroupHeartbeat", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(68, "ConsumerGroupHeartbeat", SERVED, FLEXIBLE_FROM, decode, handle, (READ_GROUP, DESCRIBE_TOPIC))

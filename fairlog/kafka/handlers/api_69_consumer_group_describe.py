@@ -4,7 +4,7 @@ Behaviour
 - A group that is unknown, or of the classic protocol, is GROUP_ID_NOT_FOUND: admin clients then ask DescribeGroups.
 - A member's assignment is what it may read now; its target is what it will read in the end.
 - A group that is named more than once is answered once. Other clients are served in between.
-- Authorized operations are not computed: there is no authorization yet.
+- A group whose members read topics that the client may not describe is TOPIC_AUTHORIZATION_FAILED, as in Kafka.
 - A group that another broker coordinates is NOT_COORDINATOR.
 
 Version notes
@@ -15,31 +15,40 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 import trio
 
-from fairlog.groups.consumer.values import MemberView, Partitions
-from fairlog.groups.interface import GroupRefusal
+from fairlog.groups.consumer.values import GroupSnapshot, MemberView, Partitions
+from fairlog.groups.interface import GroupDescription, GroupRefusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import DESCRIBE_GROUP, DESCRIBE_TOPIC, NOT_ASKED, denied, may, operations
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.ownership import code_of_group_elsewhere, is_group_elsewhere
 from fairlog.kafka.wire import Reader, Writer
+from fairlog.security.acls import ResourceType
 
 SERVED = Versions(0, 1)
 FLEXIBLE_FROM = 0
-
-_NOT_COMPUTED = -(1 << 31)
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupDescribeRequest:
     groups: tuple[str, ...]
+    operations: bool
+    """Whether authorized operations are asked for."""
+
+
+class _NotShown(NamedTuple):
+    """Why a group is not shown."""
+
+    code: ErrorCode
+    message: str
 
 
 def decode(reader: Reader, version: int) -> ConsumerGroupDescribeRequest:  # noqa: ARG001 (both versions look alike)
-    request = ConsumerGroupDescribeRequest(reader.array(reader.string))
-    reader.boolean()  # include authorized operations
+    request = ConsumerGroupDescribeRequest(reader.array(reader.string), reader.boolean())
     reader.end_of_fields()
     return request
 
@@ -50,18 +59,17 @@ async def handle(context: Context, request: ConsumerGroupDescribeRequest) -> Ans
     writer.int32(0)  # throttle time
     writer.array_length(len(asked))
     for group_id in asked:
-        _write_group(context, writer, group_id)
+        _write_group(context, writer, group_id, asks_operations=request.operations)
         await trio.lowlevel.checkpoint()
     writer.end_of_fields()
     return writer.parts()
 
 
-def _write_group(context: Context, writer: Writer, group_id: str) -> None:
-    elsewhere = is_group_elsewhere(context.broker, group_id)
-    found = None if elsewhere else context.broker.groups.snapshot(group_id)
-    if found is None:
-        writer.int16(code_of_group_elsewhere(context.broker, group_id) if elsewhere else ErrorCode.GROUP_ID_NOT_FOUND)
-        writer.message(GroupRefusal.ELSEWHERE.value if elsewhere else f"there is no consumer group {group_id}")
+def _write_group(context: Context, writer: Writer, group_id: str, *, asks_operations: bool) -> None:
+    found = _find(context, group_id)
+    if isinstance(found, _NotShown):
+        writer.int16(found.code)
+        writer.message(found.message)
         state, group_epoch, assignment_epoch, assignor, members = "", 0, 0, "", ()
     else:
         described, group, assignor = found
@@ -75,8 +83,27 @@ def _write_group(context: Context, writer: Writer, group_id: str) -> None:
     writer.int32(assignment_epoch)
     writer.string(assignor)
     writer.array(members, lambda view: _write_member(context, writer, view))
-    writer.int32(_NOT_COMPUTED)
+    told = asks_operations and not isinstance(found, _NotShown)
+    writer.int32(operations(context, ResourceType.GROUP, group_id) if told else NOT_ASKED)
     writer.end_of_fields()
+
+
+def _find(context: Context, group_id: str) -> tuple[GroupDescription, GroupSnapshot, str] | _NotShown:
+    broker = context.broker
+    refused = denied(context, DESCRIBE_GROUP, group_id)
+    if refused is not None:
+        return _NotShown(refused, GroupRefusal.NOT_ALLOWED.value)
+    if is_group_elsewhere(broker, group_id):
+        return _NotShown(code_of_group_elsewhere(broker, group_id), GroupRefusal.ELSEWHERE.value)
+    found = broker.groups.snapshot(group_id)
+    if found is None:
+        return _NotShown(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {group_id}")
+    if context.client.rights is not None:
+        read = {topic for view in found[1].members for topic, _ in (*view.member.assigned, *view.target)}
+        topics = [broker.cluster.topic_by_id(UUID(hex=topic)) for topic in read]
+        if not all(may(context, DESCRIBE_TOPIC, topic.name) for topic in topics if topic is not None):
+            return _NotShown(ErrorCode(DESCRIBE_TOPIC.code), "the group reads topics that the client may not describe")
+    return found
 
 
 def _write_member(context: Context, writer: Writer, view: MemberView) -> None:
@@ -117,4 +144,4 @@ def _write_assignment(context: Context, writer: Writer, partitions: Partitions) 
     writer.end_of_fields()
 
 
-API = Api(69, "ConsumerGroupDescribe", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(69, "ConsumerGroupDescribe", SERVED, FLEXIBLE_FROM, decode, handle, (DESCRIBE_GROUP, DESCRIBE_TOPIC))

@@ -66,4 +66,4 @@ async def handle(context: Context, request: GetTelemetrySubscriptionsRequest) ->
     return writer.parts()
 
 
-API = Api(71, "GetTelemetrySubscriptions", SERVED, FLEXIBLE_FROM, decode, handle, advertised=False)
+API = Api(71, "GetTelemetrySubscriptions", SERVED, FLEXIBLE_FROM, decode, handle, (), advertised=False)

@@ -68,4 +68,4 @@ def _error_of(request: PushTelemetryRequest) -> ErrorCode:
     return ErrorCode.NONE
 
 
-API = Api(72, "PushTelemetry", SERVED, FLEXIBLE_FROM, decode, handle, advertised=False)
+API = Api(72, "PushTelemetry", SERVED, FLEXIBLE_FROM, decode, handle, (), advertised=False)

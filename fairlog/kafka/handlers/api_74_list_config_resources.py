@@ -19,6 +19,7 @@ import trio
 
 from fairlog.broker import Broker
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import DESCRIBE_CONFIGS_OF_CLUSTER, denied
 from fairlog.kafka.config_resources import ResourceType
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader
@@ -47,10 +48,11 @@ def decode(reader: Reader, version: int) -> ListConfigResourcesRequest:
 
 async def handle(context: Context, request: ListConfigResourcesRequest) -> Answer:
     writer = context.writer()
+    refused = denied(context, DESCRIBE_CONFIGS_OF_CLUSTER)
     known = request.types <= _TYPES
-    found = _resources(context.broker, request.types) if known else []
+    found = _resources(context.broker, request.types) if known and refused is None else []
     writer.int32(0)  # throttle time
-    writer.int16(ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_VERSION)
+    writer.int16(refused or (ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_VERSION))
     writer.array_length(len(found))
     for index, (kind, name) in enumerate(found, 1):
         writer.string(name)
@@ -74,4 +76,4 @@ def _resources(broker: Broker, types: frozenset[int]) -> list[tuple[int, str]]:
     return found
 
 
-API = Api(74, "ListConfigResources", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(74, "ListConfigResources", SERVED, FLEXIBLE_FROM, decode, handle, (DESCRIBE_CONFIGS_OF_CLUSTER,))

@@ -8,10 +8,12 @@ Behaviour
   none is created.
 - A list of names without the cursor's topic, and a cursor below partition 0, are INVALID_REQUEST for each topic named,
   as in Kafka. With a cursor after a topic's last partition, the topic is answered without partitions.
-- If the leader's broker has not started yet, the partition is LEADER_NOT_AVAILABLE; if it has no listener
-  of the name by which the client came in, LISTENER_NOT_FOUND.
-- Eligible leader replicas, current and former, are empty lists: the leader is the only replica. All operations on
-  topics are authorized, as in Kafka without an authorizer.
+- A topic that the client may not describe is left out if it asks for all, and TOPIC_AUTHORIZATION_FAILED if it asks for
+  this one, whether it exists or not.
+- If the leader's broker has not started yet, the partition is LEADER_NOT_AVAILABLE; if it has no listener of the name
+  by which the client came in, LISTENER_NOT_FOUND.
+- Eligible leader replicas, current and former, are empty lists: the leader is the only replica. The operations that
+  the client may do are always told, as in Kafka.
 - A topic that is named more than once is answered once. Other clients are served between one topic and the next.
 
 Version notes
@@ -25,13 +27,14 @@ from dataclasses import dataclass
 
 import trio
 
-from fairlog.cluster.interface import ClusterStore, InvalidTopic, Leader, PartitionCopies, Topic
+from fairlog.cluster.interface import InvalidTopic, Leader, PartitionCopies, Topic
 from fairlog.cluster.topic_rules import check_topic_untrusted
-from fairlog.kafka.acl_operations import ALL_OF_TOPIC, NOT_ASKED
 from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.checks import DESCRIBE_TOPIC, NOT_ASKED, denied, may, operations
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.ownership import NO_NODE
 from fairlog.kafka.wire import Reader, Writer
+from fairlog.security.acls import ResourceType
 
 SERVED = Versions(0, 0)
 FLEXIBLE_FROM = 0
@@ -87,13 +90,12 @@ async def handle(context: Context, request: DescribeTopicPartitionsRequest) -> A
     if cursor is not None and (cursor.partition < 0 or (request.topics and cursor.topic not in request.topics)):
         lines = [_Line(ErrorCode.INVALID_REQUEST, name) for name in dict.fromkeys(request.topics)]
         return await _encode(context, lines, None)
-    lines, following = await _page(context.broker.cluster, request)
+    lines, following = await _page(context, request)
     return await _encode(context, lines, following)
 
 
-async def _page(
-    cluster: ClusterStore, request: DescribeTopicPartitionsRequest
-) -> tuple[Sequence[_Line], Cursor | None]:
+async def _page(context: Context, request: DescribeTopicPartitionsRequest) -> tuple[Sequence[_Line], Cursor | None]:
+    cluster = context.broker.cluster
     cursor = request.cursor or Cursor("", 0)
     room = max(1, min(request.partitions_max, PARTITIONS_MAX))
     lines: list[_Line] = []
@@ -101,10 +103,15 @@ async def _page(
     for name in names:
         if name < cursor.topic:
             continue
+        if not request.topics and not may(context, DESCRIBE_TOPIC, name):
+            continue
         if not room:
             return lines, Cursor(name, 0)
         topic = cluster.topic(name)
         await trio.lowlevel.checkpoint()
+        if (refused := denied(context, DESCRIBE_TOPIC, name)) is not None:
+            lines.append(_Line(refused, name))
+            continue
         if topic is None:
             if request.topics:
                 lines.append(_Line(_error_of(name), name))
@@ -159,7 +166,8 @@ async def _encode(context: Context, lines: Sequence[_Line], following: Cursor | 
         writer.uuid(None if line.topic is None else line.topic.topic_id)
         writer.boolean(False)  # internal
         writer.array(line.partitions, partition)
-        writer.int32(NOT_ASKED if line.error is ErrorCode.INVALID_REQUEST else ALL_OF_TOPIC)
+        told = line.error not in (ErrorCode.INVALID_REQUEST, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        writer.int32(operations(context, ResourceType.TOPIC, line.name) if told else NOT_ASKED)
         writer.end_of_fields()
         await trio.lowlevel.checkpoint()
     _write_cursor(writer, following)
@@ -177,4 +185,4 @@ def _write_cursor(writer: Writer, cursor: Cursor | None) -> None:
     writer.end_of_fields()
 
 
-API = Api(75, "DescribeTopicPartitions", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(75, "DescribeTopicPartitions", SERVED, FLEXIBLE_FROM, decode, handle, (DESCRIBE_TOPIC,))
