@@ -42,7 +42,7 @@ OPS_OF_SINKS: dict[str, dict[str, object]] = {
 
 def shard_of(memory: Memory, sink: str) -> int:
     """By the rule of transactional ids: that of all its lanes is the same."""
-    (there,) = {memory.broker.coordinator_of(lane_id(sink, slot)) for slot in range(20)}
+    (there,) = {memory.broker.coordinator_of(lane_id(sink, slot), "PLAINTEXT") for slot in range(20)}
     assert there is not None
     return there.node_id - 7
 

@@ -19,6 +19,7 @@ from fairlog.edge.log_limiter import LINES_MAX
 from fairlog.kafka.connection import Connection
 from fairlog.kafka.server import Server
 from fairlog.listening import Door
+from fairlog.native.calls import Op
 from fairlog.native.protocol import NativeProtocol
 from fairlog.security import tls as module
 from fairlog.security.client_auth import ClientAuth
@@ -197,7 +198,7 @@ async def test_certificate_says_who_a_client_is(
     stream = await site.connect(listener, pair and getattr(site, pair))
     assert await ask_versions(stream)
     (client,) = clients
-    assert (client.principal, client.listener.name, client.host) == (principal, listener, "127.0.0.1")
+    assert (client.principal, client.listener.name, client.address) == (principal, listener, "127.0.0.1")
     calls = []
 
     async def noting(call):
@@ -206,12 +207,12 @@ async def test_certificate_says_who_a_client_is(
         return {}
 
     protocol = next(iter(site.server._protocols.values()))
-    monkeypatch.setitem(protocol._served.ops, "topics", (noting, protocol._served.ops["topics"][1]))
+    monkeypatch.setitem(protocol._served.ops, "topics", (Op(noting, ()), protocol._served.ops["topics"][1]))
     talker = Talker(await site.connect(listener, pair and getattr(site, pair)))
     await talker.greet()
     assert await talker.ask("topics") == {}
     (call,) = calls
-    assert (call.principal, call.listener.name, call.host) == (principal, listener, "127.0.0.1")
+    assert (call.client.principal, call.client.listener.name, call.client.address) == (principal, listener, "127.0.0.1")
 
 
 @pytest.mark.parametrize(
