@@ -11,6 +11,7 @@ from scramp import ScramClient
 
 from fairlog.config import SaslSettings
 from fairlog.kafka.server import Server
+from fairlog.listening import Door
 from fairlog.native.protocol import OPS, NativeProtocol
 from fairlog.security import sign_in
 from tests.native.talking import Talker, frame
@@ -95,8 +96,10 @@ async def test_whoever_does_not_sign_in_is_disconnected(connect, monkeypatch):
 
 async def test_listener_that_does_not_ask_says_so(memory, nursery):
     server = Server(memory.broker, [NativeProtocol(memory.broker)])
-    (listener,) = await nursery.start(server.serve, await trio.open_tcp_listeners(0, host="127.0.0.1"))
-    async with await trio.open_tcp_stream(*listener.socket.getsockname()[:2]) as stream:
+    (door,) = await nursery.start(
+        server.serve, [Door(each) for each in await trio.open_tcp_listeners(0, host="127.0.0.1")]
+    )
+    async with await trio.open_tcp_stream(*door.socket.socket.getsockname()[:2]) as stream:
         talker = Talker(stream)
         await talker.greet()
         assert (await ask(talker, "sign-in", mechanism="PLAIN", message="x"))[1] == "not-asked"

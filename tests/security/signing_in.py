@@ -13,7 +13,7 @@ from scramp import ScramClient
 from fairlog.edge.frames import FrameReader
 from fairlog.kafka.server import Server
 from fairlog.listening import Door
-from fairlog.security.listeners import Listener, SecurityProtocol
+from fairlog.security.listeners import PLAIN, Listener, SecurityProtocol
 from fairlog.security.user_changes import Change
 from fairlog.security.users import ScramMechanism, credential_of, salted
 from fairlog.user_accounts import StoreAccounts
@@ -50,7 +50,8 @@ async def delete_user(cluster: Any, name: str) -> None:
     assert not (await StoreAccounts(cluster).change(lambda _: changes, by="test")).refused
 
 
-SASL_PLAIN = Listener("SASL_PLAINTEXT", SecurityProtocol.SASL_PLAINTEXT)
+SASL_PLAIN = Listener(PLAIN.name, SecurityProtocol.SASL_PLAINTEXT)
+"""By the name under which the broker in memory can be reached."""
 
 
 async def listening(nursery: trio.Nursery, server: Server) -> tuple[str, int]:

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from fairlog.config import SaslSettings
 from fairlog.kafka.handlers import ALL
 from fairlog.kafka.server import Server
+from fairlog.listening import Door
 from fairlog.native.protocol import NativeProtocol
 from fairlog.security import sign_in
 from tests.kafka.serving import framed
@@ -311,8 +312,10 @@ async def test_many_wrong_passwords_do_not_keep_others_waiting(connect, server, 
 async def test_listener_that_does_not_ask_says_so(memory, nursery):
     """And goes on: as in Kafka."""
     server = Server(memory.broker, [NativeProtocol(memory.broker)])
-    (listener,) = await nursery.start(server.serve, await trio.open_tcp_listeners(0, host="127.0.0.1"))
-    async with Peer(listener.socket.getsockname()[:2]) as peer:
+    (door,) = await nursery.start(
+        server.serve, [Door(each) for each in await trio.open_tcp_listeners(0, host="127.0.0.1")]
+    )
+    async with Peer(door.socket.socket.getsockname()[:2]) as peer:
         answer = await peer.handshake(SHA_256)
         assert (answer.error_code, answer.mechanisms) == (ILLEGAL_STATE, [])
         assert (await peer.authenticate(b"n,,n=alice,r=nonce")).error_code == ILLEGAL_STATE
