@@ -635,6 +635,21 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TrailSettings:
+    """The audit trail: a line for whatever a client has created, deleted, changed or ended. docs/audit-trail.md
+    describes it.
+    """
+
+    file: Path | None = key(
+        None,
+        read_file_or_none,
+        "The file to which the audit trail is appended, a JSON object a line; it may be moved away while the node "
+        "runs. All processes of a node write to one.",
+        default_text="none: lines of the node's log, of the event `trail`",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All that can be set; `Settings()` is all defaults. Make one with `load`."""
 
@@ -705,6 +720,7 @@ class Settings:
     sasl: SaslSettings = SaslSettings()
     oauth: OauthSettings = OauthSettings()
     log: LogSettings = LogSettings()
+    trail: TrailSettings = TrailSettings()
 
 
 # --- what the table says -------------------------------------------------------------------------

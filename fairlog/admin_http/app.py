@@ -25,7 +25,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-import structlog
 import trio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -34,20 +33,20 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from fairlog import trail
 from fairlog.admin_http import documents, metrics_pages
 from fairlog.admin_http.answers import http_error, serving
 from fairlog.admin_http.assets import Asset
 from fairlog.admin_http.cached import Cached
-from fairlog.admin_http.changing import ChangingCalls, body, peer
+from fairlog.admin_http.changing import ChangingCalls, body, operator
 from fairlog.admin_http.documents import Document
 from fairlog.admin_http.guard import Guard
 from fairlog.admin_http.health import health
 from fairlog.admin_http.shards import Shards
 from fairlog.admin_http.users import user_routes
 from fairlog.admin_http.view import AbortOutcome, Node, NotServing
+from fairlog.trail import Action
 from fairlog_types import TxId
-
-log = structlog.get_logger()
 
 FRESH_S = 0.5
 """The console asks once a second."""
@@ -168,16 +167,11 @@ class _Api:
         return JSONResponse(documents.transactional_id(found, self._node.place_of))
 
     async def abort(self, request: Request) -> Response:
-        self.changing.admit(request)
+        self.changing.admit(request, Action.ABORT_TRANSACTION)
         transactional_id, txid = _read_abort_untrusted(await body(request))
         outcome = await self._node.abort(transactional_id, txid)
-        log.info(
-            "abort by an operator",
-            transactional_id=transactional_id,
-            txid=str(txid),
-            outcome=outcome.name,
-            peer=peer(request),
-        )
+        refused = None if outcome is AbortOutcome.ABORTED else outcome.name
+        trail.note(operator(request), Action.ABORT_TRANSACTION, transactional_id, refused, txid=str(txid))
         document = {"outcome": outcome.name.lower(), "message": outcome.value}
         return JSONResponse(document, _STATUS[outcome])
 

@@ -9,8 +9,10 @@ import trio
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
+from fairlog import trail
 from fairlog.admin_http.guard import refusal_of_change
 from fairlog.edge.log_limiter import LogLimiter
+from fairlog.trail import Action, Actor
 
 log = structlog.get_logger()
 
@@ -28,20 +30,30 @@ class ChangingCalls:
         self._token = token
         self._lines = LogLimiter(trio.current_time)
 
-    def admit(self, request: Request) -> None:
-        """Raises HTTPException, and logs a line, if the call is refused."""
+    def admit(self, request: Request, action: Action | None) -> None:
+        """Raises HTTPException, and writes lines into the log and the audit trail, if the call is refused.
+
+        None for a call that changes nothing, which is only logged.
+        """
         refusal = refusal_of_change(request.headers, self._token)
         if refusal is not None:
             event = "admin call refused"
             more = self._lines.admit("" if request.client is None else request.client.host, event)
             if more is not None:
                 log.warning(event, path=request.url.path, reason=refusal[1], peer=peer(request), **more)
+            if action is not None:
+                trail.note(Actor("", peer(request), "http"), action, request.url.path, refusal[1])
             raise HTTPException(*refusal)
 
 
 def peer(request: Request) -> str:
     """Whom to name in the log."""
     return "" if request.client is None else f"{request.client.host}:{request.client.port}"
+
+
+def operator(request: Request) -> Actor:
+    """Who has the admin token, for the audit trail."""
+    return Actor("Token:admin", peer(request), "http")
 
 
 async def body(request: Request) -> bytes:

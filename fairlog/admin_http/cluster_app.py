@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, cast
 
-import structlog
 import trio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -25,14 +24,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from fairlog import trail
 from fairlog.admin_http.answers import http_error, serving
 from fairlog.admin_http.assets import Asset
-from fairlog.admin_http.changing import ChangingCalls, body, peer
+from fairlog.admin_http.changing import ChangingCalls, body, operator
 from fairlog.admin_http.cluster_view import Look, Metrics, Move, MoveOutcome, Status
 from fairlog.admin_http.guard import Guard
 from fairlog.admin_http.users import Accounts, user_routes
-
-log = structlog.get_logger()
+from fairlog.trail import Action
 
 _STATUS = {
     MoveOutcome.ASKED: 200,
@@ -89,12 +88,13 @@ def make_cluster_app(
         return Response(content, media_type=content_type)
 
     async def move_shard(request: Request) -> Response:
-        changing.admit(request)
+        changing.admit(request, Action.MOVE_SHARD)
         shard, node = _read_move_untrusted(await body(request))
         known()
         answer = await move(shard, node)
         outcome = answer.outcome.value
-        log.info("move by an operator", number=shard, to=node, outcome=outcome, peer=peer(request))
+        refused = None if answer.outcome is MoveOutcome.ASKED else outcome
+        trail.note(operator(request), Action.MOVE_SHARD, str(shard), refused, to=node)
         return JSONResponse({"outcome": outcome, "message": answer.message}, _STATUS[answer.outcome])
 
     routes = [

@@ -19,9 +19,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from fairlog.admin_http.changing import ChangingCalls, body, peer
+from fairlog import trail
+from fairlog.admin_http.changing import ChangingCalls, body, operator, peer
 from fairlog.security.user_changes import Change, Outcome, WhyNot, deletion, must_be_known, must_be_new
 from fairlog.security.users import Credential, ScramMechanism, User
+from fairlog.trail import Action
 from fairlog_types import StorageFailure
 
 _STATUS = {WhyNot.NO_SUCH_USER: 404, WhyNot.EXISTS: 409}
@@ -43,18 +45,19 @@ def user_routes(changing: ChangingCalls, accounts: Callable[[], Accounts]) -> Se
     """`accounts` may raise what the application answers."""
 
     async def list_all(request: Request) -> Response:
-        changing.admit(request)
+        changing.admit(request, None)
         users = accounts().users()
         return JSONResponse({"users": [_shown(name, users[name]) for name in sorted(users)]})
 
     async def change(request: Request) -> Response:
-        changing.admit(request)
-        name, changes = read_change_untrusted(await body(request))
+        changing.admit(request, Action.ALTER_USER)
+        name, action, changes = read_change_untrusted(await body(request))
         try:
             outcome = await accounts().change(changes, by=f"an operator at {peer(request)}")
         except StorageFailure as failure:
             raise HTTPException(503, str(failure)) from None
         why_not = outcome.refused.get(name)
+        trail.note(operator(request), action, name, None if why_not is None else why_not.value)
         if why_not is not None:
             raise HTTPException(_STATUS.get(why_not, 400), why_not.value)
         return JSONResponse({"user": name})
@@ -83,8 +86,11 @@ def changes_of(action: str, name: str, credentials: Mapping[ScramMechanism, Cred
     return lambda _: changes
 
 
-def read_change_untrusted(content: bytes) -> tuple[str, Changes]:
-    """The user's name, and what is to be changed. Raises HTTPException, which quotes nothing."""
+def read_change_untrusted(content: bytes) -> tuple[str, Action, Changes]:
+    """The user's name, what the trail calls the change, and what is to be changed.
+
+    Raises HTTPException, which quotes nothing.
+    """
     try:
         document = cast("object", json.loads(content))
         match document:
@@ -92,7 +98,8 @@ def read_change_untrusted(content: bytes) -> tuple[str, Changes]:
                 rows = cast("list[object]", cast("dict[str, object]", document)["credentials"])
                 credentials = dict(map(_credential, rows))
                 if bool(credentials) != (action == "delete"):
-                    return name, changes_of(action, name, credentials)
+                    noted = Action.DELETE_USER if action == "delete" else Action.ALTER_USER
+                    return name, noted, changes_of(action, name, credentials)
             case _:
                 pass
     except (ValueError, RecursionError):

@@ -27,7 +27,7 @@ from typing import Annotated, Protocol
 import trio
 import typer
 
-from fairlog import telemetry
+from fairlog import telemetry, trail
 from fairlog.cluster.embedded import StoreMismatch
 from fairlog.config import ConfigError, Ready, Settings
 from fairlog.config_sources import load
@@ -144,6 +144,7 @@ def serve(
     except ValueError as error:
         raise ConfigError(str(error)) from error
     telemetry.set_up(settings.log)
+    trail.set_up(settings.trail.file)
     if process is None and (settings.processes > 1 or shards_of(settings) > 1):
         run_processes(settings, [sys.executable, *sys.orig_argv[1:], "--processes", str(settings.processes)])
         return

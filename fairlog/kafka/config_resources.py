@@ -22,7 +22,9 @@ from fairlog.groups.interface import GroupRefusal, is_group_id
 from fairlog.kafka.api import Answer, Check, Context
 from fairlog.kafka.checks import ALTER_CONFIGS_OF_CLUSTER, ALTER_CONFIGS_OF_GROUP, ALTER_CONFIGS_OF_TOPIC, denied
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.noting import note
 from fairlog.topic_config_changes import BadChange, BadRequest
+from fairlog.trail import Action
 from fairlog_types import StorageFailure
 
 
@@ -123,6 +125,8 @@ async def alter_all(context: Context, alterations: Iterable[Alteration], *, vali
                 await _alter(context.broker, each, validate_only=validate_only)
             except Refused as refused:
                 error, message = refused.error, str(refused)
+        if not validate_only:
+            note(context, Action.ALTER_CONFIGS, each.resource_name, error, resource_type=each.resource_type)
         writer.int16(error)
         writer.message(message)
         writer.int8(each.resource_type)

@@ -14,8 +14,10 @@ from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists
 from fairlog.kafka.api import Context
 from fairlog.kafka.checks import CREATE_IN_CLUSTER, CREATE_TOPIC, denied, may
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.noting import note
 from fairlog.kafka.wire import TopicKey
 from fairlog.topic_configs import with_fixed
+from fairlog.trail import Action
 from fairlog_types import LogId, LogKind, StorageFailure
 
 log = structlog.get_logger()
@@ -33,6 +35,14 @@ async def find_or_create(context: Context, name: str, *, may_create: bool) -> To
         return topic
     if not (may_create and broker.settings.topics.auto_create):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    made = await _create(context, name)
+    code = made if isinstance(made, ErrorCode) else ErrorCode.NONE
+    note(context, Action.CREATE_TOPIC, name, code, on_first_use=True)
+    return made
+
+
+async def _create(context: Context, name: str) -> Topic | ErrorCode:
+    broker = context.broker
     refused = None if may(context, CREATE_IN_CLUSTER) else denied(context, CREATE_TOPIC, name)
     if refused is not None:
         return refused

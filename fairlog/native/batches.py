@@ -30,6 +30,7 @@ from coordinator.sinks.messages import (
     SinkRefused,
     Winner,
 )
+from fairlog import trail
 from fairlog.broker import Broker
 from fairlog.groups.interface import is_group_id
 from fairlog.groups.offset_values import NewOffset, Sender, TransactionalProducer
@@ -37,6 +38,7 @@ from fairlog.groups.offsets_for_others import in_use, not_taken
 from fairlog.native.calls import Call, have_others_asked, log_of
 from fairlog.native.messages import NUMBER_MAX, PARTITION_MAX, Arguments, Refused, Result
 from fairlog.native.permissions import DESCRIBE_SINK, DESCRIBE_TOPIC, READ_GROUP, READ_TOPIC, WRITE_SINK, may, require
+from fairlog.trail import Action, Actor
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, LogKind, Placement
 from shard.offset_messages import OffsetsRefused, WhyNotWritten
 
@@ -129,9 +131,15 @@ async def sinks(call: Call) -> Result:
 async def forget(call: Call) -> Result:
     sink = call.arguments.text("sink")
     call.arguments.end()
-    require(call, WRITE_SINK, sink)
-    _require_writable(call, sink)
-    _raise_if_refused(await call.broker.coordinator.forget_sink(sink))
+    who = Actor(str(call.client.principal), call.client.peer, "native")
+    try:
+        require(call, WRITE_SINK, sink)
+        _require_writable(call, sink)
+        _raise_if_refused(await call.broker.coordinator.forget_sink(sink))
+    except Refused as refused:
+        trail.note(who, Action.FORGET_SINK, sink, refused.kind)
+        raise
+    trail.note(who, Action.FORGET_SINK, sink)
     return {}
 
 

@@ -22,6 +22,7 @@ import structlog
 import trio
 
 from datalog.lmdb_pages import DamagedPage
+from fairlog import trail
 from fairlog.cluster.opening import StoreMismatch
 from fairlog.config import ConfigError, Settings
 from fairlog.config_values import Address, ListenerAddresses
@@ -67,6 +68,7 @@ from fairlog.supervisor.machine import (
     step,
 )
 from fairlog.supervisor.reserved_ports import reserved
+from fairlog.trail import Action, Actor
 from fairlog_types import CorruptStorage, StorageFailure
 
 log = structlog.get_logger()
@@ -75,6 +77,9 @@ _MARGIN_S = 5.0
 """Beyond `stop_grace_ms`, which each shard keeps itself, but for a thread that waits for the disk."""
 _CANNOT_START = 127
 """The exit code of a process that the system did not start: as a shell has it."""
+
+_OWNER = Actor("", "", "directory")
+"""Whoever may use the socket in the data directory: the node's own user."""
 
 
 class NotStarted(Exception):
@@ -337,7 +342,9 @@ class _Supervisor:
             case {"ask": "move", "shard": int(shard), "process": int(process)} if bool not in map(
                 type, (shard, process)
             ):
-                return _answered(await self._change(Move(shard, process)))
+                refused = await self._change(Move(shard, process))
+                trail.note(_OWNER, Action.MOVE_SHARD, str(shard), refused, to=process)
+                return _answered(refused)
             case {"ask": "add", "process": int() | None as process} if not isinstance(process, bool):
                 shards = len(self._state.shards)
                 if len(self._addresses.brokers) == shards:
@@ -345,7 +352,9 @@ class _Supervisor:
                         self._addresses.reserve(settings_of_all(self._settings, shards + 1)[shards])
                     except ConfigError as error:
                         return _answered(str(error))
-                return _answered(await self._change(Add(process)))
+                refused = await self._change(Add(process))
+                trail.note(_OWNER, Action.ADD_SHARD, str(shards), refused)
+                return _answered(refused)
             case _:
                 return _answered("this node does not know the question: use the command of its version")
 

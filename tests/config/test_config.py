@@ -44,6 +44,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "admin.token": ("sixteen-letters-", Secret("sixteen-letters-")),
     "journal.engine": ("files", None),
     "engine.client_properties": ("tls.properties", Path("tls.properties")),
+    "trail.file": ("trail.jsonl", Path("trail.jsonl")),
     "authorizer.super_users": ("User:CN=a,O=b; User:c", ("User:CN=a,O=b", "User:c")),
     "sasl.mechanisms": ("PLAIN, SCRAM-SHA-512", ("PLAIN", "SCRAM-SHA-512")),
     "security.protocols": ("clients:ssl", (Listener("CLIENTS", SecurityProtocol.SSL),)),

@@ -38,7 +38,7 @@ class Node:
 
     @property
     def address(self) -> str:
-        return self.process.address
+        return self.process.address.rpartition("//")[2]
 
     def user(self, *arguments: str, password: str = "") -> subprocess.CompletedProcess[str]:
         """Run `fairlog user` on the node's machine."""

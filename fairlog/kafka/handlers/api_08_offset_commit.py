@@ -28,9 +28,11 @@ from fairlog.groups.offset_values import CommitUnderWay, Sender
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.checks import READ_GROUP, READ_TOPIC, denied
 from fairlog.kafka.errors import ErrorCode, code_of_commit_refusal
+from fairlog.kafka.noting import note
 from fairlog.kafka.offset_lines import OffsetLines, TopicKey, check_lines, read_lines, write_lines
 from fairlog.kafka.ownership import why_no_write_of_group
 from fairlog.kafka.wire import Reader
+from fairlog.trail import Action
 
 SERVED = Versions(2, 10)
 FLEXIBLE_FROM = 8
@@ -91,6 +93,8 @@ def encode(
     refused: Mapping[tuple[TopicKey, int], ErrorCode],
     outcome: ErrorCode,
 ) -> Answer:
+    if not request.sender.member_id:  # who is no member may be an operator who resets the group
+        note(context, Action.RESET_OFFSETS, request.group, outcome, often=True)
     writer = context.writer()
     if context.version >= 3:
         writer.int32(0)  # throttle time

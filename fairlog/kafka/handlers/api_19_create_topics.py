@@ -31,9 +31,11 @@ from fairlog.cluster.topic_rules import check_topic_untrusted
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import CREATE_IN_CLUSTER, CREATE_TOPIC, DESCRIBE_CONFIGS_OF_TOPIC, denied, may
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.noting import note
 from fairlog.kafka.replicas import REPLICAS, BadReplicas, check_assignments, check_replication_factor
 from fairlog.kafka.wire import Reader
 from fairlog.topic_configs import why_refused, with_fixed
+from fairlog.trail import Action
 from fairlog_types import StorageFailure
 
 SERVED = Versions(2, 7)
@@ -124,6 +126,9 @@ async def handle(context: Context, request: CreateTopicsRequest) -> Answer:
         else:
             if not may(context, DESCRIBE_CONFIGS_OF_TOPIC, name):
                 lines[-1] = replace(lines[-1], config_error=ErrorCode(DESCRIBE_CONFIGS_OF_TOPIC.code))
+    if not request.validate_only:
+        for line in lines:
+            note(context, Action.CREATE_TOPIC, line.name, line.error)
     return encode(context, lines)
 
 

@@ -21,7 +21,9 @@ from fairlog.cluster.interface import UnknownTopic
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import DELETE_IN_CLUSTER, DELETE_TOPIC, DESCRIBE_TOPIC, denied, may
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.noting import note
 from fairlog.kafka.wire import Reader
+from fairlog.trail import Action
 from fairlog_types import StorageFailure
 
 SERVED = Versions(1, 6)
@@ -58,7 +60,10 @@ def decode(reader: Reader, version: int) -> DeleteTopicsRequest:
 
 
 async def handle(context: Context, request: DeleteTopicsRequest) -> Answer:
-    return encode(context, [await _delete(context, name, topic_id) for name, topic_id in request.topics])
+    lines = [await _delete(context, name, topic_id) for name, topic_id in request.topics]
+    for line in lines:
+        note(context, Action.DELETE_TOPIC, line.name or str(line.topic_id), line.error)
+    return encode(context, lines)
 
 
 async def _delete(context: Context, name: str | None, topic_id: UUID | None) -> _Line:

@@ -31,10 +31,12 @@ from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.checks import DELETE_TOPIC, denied, may
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.noting import note
 from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
 from fairlog.topic_configs import CleanupPolicy, cleanup_policies
+from fairlog.trail import Action
 from fairlog_types import LogId, Offset, StorageFailure
 from shard.ends import OWN_WAIT_S, AskedEnds, EndRefusal
 
@@ -98,6 +100,7 @@ async def _finish(context: Context, request: DeleteRecordsRequest, ends: AskedEn
                 low_watermark, error = _NO_LOW_WATERMARK, refused
             else:
                 low_watermark, error = await _delete(context, ends, topic, index, offset, deadline)
+            note(context, Action.DELETE_RECORDS, f"{name}-{index}", error, before=offset)
             writer.int32(index)
             writer.int64(low_watermark)
             writer.int16(error)

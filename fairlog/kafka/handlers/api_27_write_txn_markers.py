@@ -30,9 +30,11 @@ from fairlog.broker import Broker
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import ACT_AS_BROKER, ALTER_CLUSTER, denied, may
 from fairlog.kafka.errors import ABORT_REFUSALS, ErrorCode, code_of_refusal
+from fairlog.kafka.noting import note
 from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
+from fairlog.trail import Action
 from fairlog_types import LogId, ProducerEpoch, ProducerId
 from partition.answers import AbortRefusal, ActiveProducer
 from partition.partition import Partition
@@ -94,6 +96,15 @@ async def handle(context: Context, request: WriteTxnMarkersRequest) -> Answer:
                 code = refused or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 if log is not None and refused is None:
                     code = await _write(context.broker, producers, log, marker)
+                if not marker.commit:
+                    note(
+                        context,
+                        Action.ABORT_TRANSACTION,
+                        f"{name}-{index}",
+                        code,
+                        producer_id=marker.producer_id,
+                        producer_epoch=marker.producer_epoch,
+                    )
                 writer.int32(index)
                 writer.int16(code)
                 writer.end_of_fields()

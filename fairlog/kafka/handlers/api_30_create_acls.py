@@ -22,9 +22,19 @@ from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import ALTER_CLUSTER, denied
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers.api_29_describe_acls import NO_AUTHORIZER
+from fairlog.kafka.noting import note
 from fairlog.kafka.wire import Reader
 from fairlog.live_access import LiveAccess, check_length
-from fairlog.security.acls import Acl, BadAcl, acl_untrusted
+from fairlog.security.acls import (
+    Acl,
+    BadAcl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    acl_untrusted,
+)
+from fairlog.trail import Action
 from fairlog_types import StorageFailure
 
 SERVED = Versions(1, 3)
@@ -72,13 +82,30 @@ def decode(reader: Reader, version: int) -> CreateAclsRequest:  # noqa: ARG001 (
 
 
 async def handle(context: Context, request: CreateAclsRequest) -> Answer:
+    outcomes = await _outcomes(context, request)
+    for creation, (error, _) in zip(request.creations, outcomes, strict=True):
+        note(context, Action.CREATE_ACL, creation.resource_name, error, acl=_shown(creation))
+    return _encode(context, outcomes)
+
+
+async def _outcomes(context: Context, request: CreateAclsRequest) -> list[_Outcome]:
     access, count = context.broker.access, len(request.creations)
     if access is None:
-        return _encode(context, [(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)] * count)
+        return [(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)] * count
     refused = denied(context, ALTER_CLUSTER)
-    if refused is not None:
-        return _encode(context, [(refused, None)] * count)
-    return _encode(context, await _create(context, access, request))
+    return [(refused, None)] * count if refused is not None else await _create(context, access, request)
+
+
+def _shown(asked: AclAsked) -> list[str]:
+    """The parts of an ACL that is asked for, which there need not be, in Kafka's words as far as it has them."""
+    parts = (
+        (Permission, asked.permission),
+        (Operation, asked.operation),
+        (ResourceType, asked.resource_type),
+        (PatternType, asked.pattern_type),
+    )
+    words = [enum(number).name if number in list(enum) else str(number) for enum, number in parts]
+    return [*words, asked.resource_name, asked.principal, asked.host]
 
 
 async def _create(context: Context, access: LiveAccess, request: CreateAclsRequest) -> list[_Outcome]:

@@ -24,9 +24,11 @@ from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import ALTER_CLUSTER, denied
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers.api_29_describe_acls import NO_AUTHORIZER, FilterAsked, read_filter
+from fairlog.kafka.noting import note
 from fairlog.kafka.wire import Reader
 from fairlog.live_access import LiveAccess
-from fairlog.security.acls import Acl, AclFilter, BadAcl, filter_untrusted
+from fairlog.security.acls import Acl, AclFilter, BadAcl, filter_untrusted, name_of
+from fairlog.trail import Action
 from fairlog_types import StorageFailure
 
 SERVED = Versions(1, 3)
@@ -54,13 +56,19 @@ def decode(reader: Reader, version: int) -> DeleteAclsRequest:  # noqa: ARG001 (
 
 
 async def handle(context: Context, request: DeleteAclsRequest) -> Answer:
+    outcomes = await _outcomes(context, request)
+    for asked, outcome in zip(request.filters, outcomes, strict=True):
+        deleted = [name_of(acl) for acl in outcome.matched]
+        note(context, Action.DELETE_ACL, asked.resource_name or "", outcome.error, deleted=deleted)
+    return await _encode(context, outcomes)
+
+
+async def _outcomes(context: Context, request: DeleteAclsRequest) -> list[_Outcome]:
     access, count = context.broker.access, len(request.filters)
     if access is None:
-        return await _encode(context, [_Outcome(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)] * count)
+        return [_Outcome(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)] * count
     refused = denied(context, ALTER_CLUSTER)
-    if refused is not None:
-        return await _encode(context, [_Outcome(refused)] * count)
-    return await _encode(context, await _delete(context, access, request))
+    return [_Outcome(refused)] * count if refused is not None else await _delete(context, access, request)
 
 
 async def _delete(context: Context, access: LiveAccess, request: DeleteAclsRequest) -> list[_Outcome]:

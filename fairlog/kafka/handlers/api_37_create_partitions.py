@@ -23,8 +23,10 @@ from fairlog.cluster.interface import InvalidPartitions, Topic, UnknownTopic
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import ALTER_TOPIC, denied
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.noting import note
 from fairlog.kafka.replicas import BadReplicas, check_assignments
 from fairlog.kafka.wire import Reader
+from fairlog.trail import Action
 from fairlog_types import StorageFailure
 
 SERVED = Versions(0, 3)
@@ -77,6 +79,8 @@ async def handle(context: Context, request: CreatePartitionsRequest) -> Answer:
             error, message = refused, "the client may not alter this topic"
         else:
             error, message = await _grow(context, topic, request.validate_only)
+        if not request.validate_only:
+            note(context, Action.CREATE_PARTITIONS, topic.name, error, total=topic.total)
         writer.string(topic.name)
         writer.int16(error)
         writer.message(message)

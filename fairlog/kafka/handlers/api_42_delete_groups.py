@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import DELETE_GROUP, denied
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
+from fairlog.kafka.noting import note
 from fairlog.kafka.ownership import code_of_group_elsewhere, is_group_elsewhere
 from fairlog.kafka.wire import Reader
+from fairlog.trail import Action
 from fairlog_types import StorageFailure
 
 SERVED = Versions(0, 2)
@@ -38,6 +40,8 @@ def decode(reader: Reader, version: int) -> DeleteGroupsRequest:  # noqa: ARG001
 
 async def handle(context: Context, request: DeleteGroupsRequest) -> Answer:
     errors = {group: await _delete(context, group) for group in dict.fromkeys(request.groups)}
+    for group, error in errors.items():
+        note(context, Action.DELETE_GROUP, group, error)
     writer = context.writer()
 
     def result(entry: tuple[str, ErrorCode]) -> None:

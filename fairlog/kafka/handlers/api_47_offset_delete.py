@@ -23,8 +23,10 @@ from fairlog.groups.offset_index import Partition
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.checks import DELETE_GROUP, READ_TOPIC, denied
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
+from fairlog.kafka.noting import note
 from fairlog.kafka.ownership import code_of_group_elsewhere, is_group_elsewhere
 from fairlog.kafka.wire import Reader
+from fairlog.trail import Action
 from fairlog_types import CorruptStorage, StorageFailure
 
 SERVED = Versions(0, 0)
@@ -88,6 +90,7 @@ def encode(
     context: Context, request: OffsetDeleteRequest, error: ErrorCode, errors: Mapping[tuple[str, int], ErrorCode]
 ) -> Answer:
     """With an `error` for the whole request there are no topics in the answer, as in Kafka."""
+    note(context, Action.DELETE_OFFSETS, request.group, error, topics=[name for name, _ in request.topics])
     writer = context.writer()
 
     def topic(entry: tuple[str, tuple[int, ...]]) -> None:

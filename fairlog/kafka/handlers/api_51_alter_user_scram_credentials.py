@@ -21,9 +21,11 @@ from dataclasses import dataclass, field
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import ALTER_CLUSTER, denied
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.noting import note
 from fairlog.kafka.wire import Reader
 from fairlog.security.user_changes import Change, WhyNot
 from fairlog.security.users import Credential, ScramMechanism, credential_of
+from fairlog.trail import Action
 from fairlog.user_accounts import StoreAccounts
 from fairlog_types import StorageFailure
 
@@ -83,6 +85,11 @@ async def handle(context: Context, request: AlterUserScramCredentialsRequest) ->
     ]
     names = dict.fromkeys(change.name for change in changes)
     outcomes = await _outcomes(context, changes)
+    for change in changes:
+        error, _ = outcomes.get(change.name, (ErrorCode.NONE, None))
+        action = Action.DELETE_USER if change.credential is None else Action.ALTER_USER
+        mechanism = None if change.mechanism is None else change.mechanism.text
+        note(context, action, change.name, error, mechanism=mechanism)
     writer = context.writer()
 
     def result(name: str) -> None:

@@ -19,7 +19,9 @@ from fairlog.cluster.features import FeatureUpdate, InvalidFeatureUpdate, Upgrad
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import ALTER_CLUSTER, denied
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.noting import note
 from fairlog.kafka.wire import Reader
+from fairlog.trail import Action
 from fairlog_types import StorageFailure
 
 SERVED = Versions(0, 2)
@@ -63,6 +65,9 @@ async def handle(context: Context, request: UpdateFeaturesRequest) -> Answer:
         error, message = ErrorCode.INVALID_UPDATE_VERSION, f"no feature was updated: {refused}"
     except StorageFailure as failure:
         error, message = ErrorCode.KAFKA_STORAGE_ERROR, str(failure)
+    if not request.validate_only:
+        for update in request.updates:
+            note(context, Action.UPDATE_FEATURES, update.name, error, level=update.level)
     writer = context.writer()
 
     def result(update: FeatureUpdate) -> None:
