@@ -29,7 +29,6 @@ from typing import NamedTuple
 
 import structlog
 
-from fairlog.config import ConfigError
 from fairlog.edge.log_limiter import LogLimiter
 
 log = structlog.get_logger()
@@ -72,6 +71,10 @@ class Actor(NamedTuple):
     client_id: str = ""
 
 
+class TrailUnusable(Exception):
+    """The file cannot be opened. The message is one sentence."""
+
+
 class Trail:
     """Writes the lines of a process."""
 
@@ -82,7 +85,7 @@ class Trail:
         now_s: Callable[[], float] = time.monotonic,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        """`file` is made if it is missing; without one, lines go to the log. Raises ConfigError if it cannot be."""
+        """`file` is made if it is missing; without one, lines go to the log. Raises TrailUnusable."""
         self._path = file
         self._wall_s = wall_s
         self._refusals = LogLimiter(now_s)
@@ -94,7 +97,7 @@ class Trail:
             try:
                 self._open(file)
             except OSError as error:
-                raise ConfigError(
+                raise TrailUnusable(
                     f"the audit trail {file} (trail.file) cannot be written: {error.strerror or error}"
                 ) from error
 
@@ -173,7 +176,7 @@ _trail = Trail()
 
 
 def set_up(file: Path | None) -> None:
-    """Write to `file` from now on; None: to the log. Once, before the node starts. Raises ConfigError."""
+    """Write to `file` from now on; None: to the log. Once, before the node starts. Raises TrailUnusable."""
     global _trail  # noqa: PLW0603 (like the log, it is the process' own)
     opened = Trail(file)
     _trail.close()

@@ -144,7 +144,10 @@ def serve(
     except ValueError as error:
         raise ConfigError(str(error)) from error
     telemetry.set_up(settings.log)
-    trail.set_up(settings.trail.file)
+    try:
+        trail.set_up(settings.trail.file)
+    except trail.TrailUnusable as error:
+        raise ConfigError(str(error)) from error
     if process is None and (settings.processes > 1 or shards_of(settings) > 1):
         run_processes(settings, [sys.executable, *sys.orig_argv[1:], "--processes", str(settings.processes)])
         return

@@ -63,6 +63,9 @@ class FakeNode:
     transactional_ids: dict[str, Description] = field(default_factory=dict)
     live: list[LiveTransaction] = field(default_factory=list)
 
+    def accounts(self) -> Any:
+        raise NotServing
+
     def _ask(self, what: str) -> None:
         self.asked.append(what)
         if self.phase is Phase.RECOVERING:

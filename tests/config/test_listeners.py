@@ -121,7 +121,6 @@ def test_client_auth_is_that_of_all_or_of_single_listeners() -> None:
             {"listen": "SSL://h:1", "tls.client_auth": "requested"},
             "the listener SSL asks clients for certificates (tls.client_auth), and tls.client_ca is not set",
         ),
-        ({"listen": "SASL_SSL://h:1"}, "the listener SASL_SSL has TLS, and tls.certificate is not set"),
         ({"listen": "A://h:1,B://h:1", "security.protocols": "A:SSL,B:SSL"}, "listen of B (h:1) and listen of A (h:1)"),
     ],
 )

@@ -198,7 +198,7 @@ async def test_certificate_says_who_a_client_is(
     stream = await site.connect(listener, pair and getattr(site, pair))
     assert await ask_versions(stream)
     (client,) = clients
-    assert (client.principal, client.listener.name, client.address) == (principal, listener, "127.0.0.1")
+    assert (client.principal, client.listener.name, client.host) == (principal, listener, "127.0.0.1")
     calls = []
 
     async def noting(call):
@@ -212,7 +212,7 @@ async def test_certificate_says_who_a_client_is(
     await talker.greet()
     assert await talker.ask("topics") == {}
     (call,) = calls
-    assert (call.client.principal, call.client.listener.name, call.client.address) == (principal, listener, "127.0.0.1")
+    assert (call.client.principal, call.client.listener.name, call.client.host) == (principal, listener, "127.0.0.1")
 
 
 @pytest.mark.parametrize(

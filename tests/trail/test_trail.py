@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import structlog.testing
 
-from fairlog.config import ConfigError
-from fairlog.trail import Action, Actor, Trail
+from fairlog.trail import Action, Actor, Trail, TrailUnusable
 
 ALICE = Actor("User:alice", "10.0.0.1:5000", "kafka", "tool-1")
 
@@ -86,7 +85,7 @@ def test_refusals_of_an_address_are_limited_and_what_was_done_is_not(tmp_path: P
 
 
 def test_file_that_cannot_be_opened_refuses_the_start(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"trail\.file.*No such file"):
+    with pytest.raises(TrailUnusable, match=r"trail\.file.*No such file"):
         Trail(tmp_path / "nowhere" / "trail.jsonl")
 
 
