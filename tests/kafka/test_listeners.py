@@ -34,9 +34,10 @@ def outside(memory: Memory) -> Asker:
 
 @pytest.mark.parametrize(("version", "missing"), [(5, 5), (12, 72)])
 async def test_metadata_list_the_brokers_that_have_the_listener(
-    outside: Asker, ask: Asker, version: int, missing: int
+    outside: Asker, ask: Asker, monkeypatch: pytest.MonkeyPatch, version: int, missing: int
 ) -> None:
     """What another one leads is LISTENER_NOT_FOUND, before version 6 LEADER_NOT_AVAILABLE. Other listeners differ."""
+    monkeypatch.setattr(Asker, "router", outside.router)  # one for both, with the answers that it keeps
     wanted = {"topics": None, "allow_auto_topic_creation": False}
     for _ in range(2):  # the second answer is one that was kept
         answer = await outside(METADATA, version, **wanted)
