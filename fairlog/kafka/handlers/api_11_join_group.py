@@ -85,7 +85,7 @@ async def handle(context: Context, request: JoinGroupRequest) -> Reply:
         id_required=context.version >= 4,
         knows_skipping=context.version >= 9,
         client_id=client.client_id,
-        client_host=client.host,
+        client_host=client.shown_host,
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         protocol_type=request.protocol_type,

@@ -136,7 +136,7 @@ async def handle(context: Context, request: ConsumerGroupHeartbeatRequest) -> Re
         request.assignor,
         request.owned,
         client.client_id,
-        client.host,
+        client.shown_host,
         client.connection,
     )
     parked = await groups.beat(request.group_id, beat)
