@@ -44,6 +44,11 @@ IDLE_S = 15
 """Between two requests, and for the whole head of a request."""
 
 
+_HTTP_1 = b"HTTP/1.1 "
+_SWITCHES = b"HTTP/1.1 101 "
+"""How answers begin that are HTTP/1.1's; and the one after which another protocol is spoken."""
+
+
 class MakesApp(Protocol):
     """Makes what is served of what a node shows, and lets be changed by who has the token; `assets` are the console."""
 
@@ -67,14 +72,25 @@ class _PatientStream:
 
     TCPServer would: it goes on reading when nobody takes its answer, and waits for the next request, IDLE_S long, when
     nobody is there to send one. `terminated`, in a context that is this connection's alone, tells it better.
+
+    hypercorn would also change to HTTP/2 or to a web socket when a client asks for it, and not time a connection of
+    HTTP/2 that is silent. Such a connection is closed before it is answered: HTTP/1.1 is all that is needed here.
     """
 
-    def __init__(self, stream: trio.SocketStream, context: WorkerContext) -> None:
+    def __init__(self, stream: trio.SocketStream, context: WorkerContext, life: trio.CancelScope) -> None:
+        """`life` is cancelled to end the connection."""
+        self._life = life
         self._stream = stream
         self._context = context
         self.socket = stream.socket
+        self._has_answered = False
 
     async def send_all(self, data: bytes) -> None:
+        if data.startswith(_SWITCHES) or not (self._has_answered or data.startswith(_HTTP_1)):
+            self._life.cancel()
+            await trio.aclose_forcefully(self._stream)
+            raise trio.BrokenResourceError("only HTTP/1.1 is spoken here")
+        self._has_answered = True
         with trio.move_on_after(SEND_PATIENCE_S) as patience:
             await self._stream.send_all(data)
         if patience.cancelled_caught:
@@ -166,13 +182,14 @@ class AdminServer:
         self._streams.add(stream)
         context = WorkerContext(None)
         try:
-            await TCPServer(
-                self._app,
-                self._config,
-                context,
-                ConnectionState({}),
-                _PatientStream(stream, context),  # pyright: ignore[reportArgumentType]
-            )
+            with trio.CancelScope() as life:
+                await TCPServer(
+                    self._app,
+                    self._config,
+                    context,
+                    ConnectionState({}),
+                    _PatientStream(stream, context, life),  # pyright: ignore[reportArgumentType]
+                )
         except Exception:
             # hypercorn's own, or the socket's: what the application raises does not come by here.
             log.exception("admin connection failed")

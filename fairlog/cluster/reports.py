@@ -185,12 +185,13 @@ def in_sync(
     return tuple(sorted(found))
 
 
-def is_following(copy: HeardCopy | None) -> bool:
+def is_following(copy: HeardCopy | None, within_s: float = FOLLOWING_AGE_S) -> bool:
     """Whether the node of this copy has said lately that it follows, so that the shard may be handed over to it.
 
-    A node that stops says at once that it does not, and counts as in sync until the owner has published that.
+    A node that stops says at once that it does not, and counts as in sync until the owner has published that. One that
+    dies says nothing: who need not hand over now asks for a report within the time since it wants to.
     """
-    return copy is not None and copy.role is Role.REPLICA and copy.age_s < FOLLOWING_AGE_S
+    return copy is not None and copy.role is Role.REPLICA and copy.age_s < min(within_s, FOLLOWING_AGE_S)
 
 
 def trim_to(

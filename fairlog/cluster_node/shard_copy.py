@@ -23,7 +23,7 @@ from fairlog.cluster.cluster_memory import StaleOwner
 from fairlog.cluster.cluster_records import NodeNumber, ShardRecord
 from fairlog.cluster.metadata_log import MetadataLog
 from fairlog.cluster.replicated import ReplicatedStore
-from fairlog.cluster.reports import IN_SYNC_AGE_S, PastEnds, Reports, in_sync, is_following
+from fairlog.cluster.reports import FOLLOWING_AGE_S, IN_SYNC_AGE_S, PastEnds, Reports, in_sync, is_following
 from fairlog.cluster.trimming import keep_trimmed
 from fairlog.cluster_node.engine import AWAY_PAUSE_S, append_timeout_s
 from fairlog.cluster_node.ports import NodeListeners
@@ -384,13 +384,21 @@ class ShardCopy:
         return NOTHING_READ if report is None else report.synced
 
     async def _move_when_planned(self, owned: OwnedShard, ending: trio.Event) -> None:
-        """Hand the shard over when the plan wants another node to own it, which has all that there is."""
+        """Hand the shard over when the plan wants another node to own it, which has all that there is.
+
+        That node has to report once more since the plan was seen. It may have died just before: a plan is made at once
+        when a shard gets another owner, and counts who is gone as up for minutes.
+        """
+        wanted, wanted_s = self._parts.node, trio.current_time()
         while True:
             changed = self._store.changed()
             record = self._metadata.memory.shard(self._store.shard)
             planned = record.replicas[0] if record.replicas else self._parts.node
+            if planned != wanted:
+                wanted, wanted_s = planned, trio.current_time()
             is_published = record.owner == self._parts.node and record.epoch == owned.shard.leader_epoch
-            if is_published and planned != self._parts.node and self._can_own(record, planned):
+            since_s = trio.current_time() - wanted_s
+            if is_published and planned != self._parts.node and self._can_own(record, planned, within_s=since_s):
                 log.info("moves to another node", node=planned, epoch=owned.shard.leader_epoch)
                 self._moving_to = planned
                 ending.set()
@@ -398,8 +406,9 @@ class ShardCopy:
             with trio.move_on_after(PUBLISH_EVERY_S):  # a report changes no metadata
                 await changed.wait()
 
-    def _can_own(self, record: ShardRecord, node: NodeNumber) -> bool:
-        return node in record.in_sync and is_following(self._parts.reports.of(self._store.shard).get(node))
+    def _can_own(self, record: ShardRecord, node: NodeNumber, *, within_s: float = FOLLOWING_AGE_S) -> bool:
+        copy = self._parts.reports.of(self._store.shard).get(node)
+        return node in record.in_sync and is_following(copy, within_s)
 
     def offsets_decided(self, log: LogId, txid: TxId, offset: Offset | None) -> None:
         """See `Roles.offsets_decided`."""

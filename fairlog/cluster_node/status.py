@@ -9,14 +9,15 @@ Positions are those of the shards' streams. Ages are seconds, by this node's clo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from fairlog import __version__
 from fairlog.cluster.cluster_memory import ClusterMemory
-from fairlog.cluster.cluster_records import NodeNumber
-from fairlog.cluster.reports import Reports, lags
+from fairlog.cluster.cluster_records import NodeNumber, ShardRecord
+from fairlog.cluster.reports import HeardCopy, Reports, lags
 from fairlog_types import ShardNumber
+from shard.progress import Role
 from stream.kafka_health import KafkaHealth
 
 UP_AGE_S = 10.0
@@ -36,10 +37,12 @@ class NodeStatus:
 class CopyStatus:
     node: int
     role: str
-    """joining, replica, opening or owner; unknown if the node has not reported it."""
+    """joining, replica, opening or owner; deposed if another node has become the owner since, down if the node is not
+    up, unknown if it has not reported the copy."""
     in_sync: bool
+    """As its owner has said, and its node is up."""
     lag: int | None
-    """Entries that it had not taken yet, by its last report; None if nobody can tell."""
+    """Entries that it had not taken yet, by its last report; None if nobody can tell, or its node is not up."""
     age_s: float | None
     """Since that report."""
 
@@ -48,6 +51,7 @@ class CopyStatus:
 class ShardStatus:
     number: int
     owner: int | None
+    """None if there is none, or its node is not up."""
     epoch: int
     """Grows with each change of owner."""
     wish: int | None
@@ -95,24 +99,41 @@ def look(
 ) -> ClusterStatus:
     """What this node knows. `name` is the cluster's; `now_s` is the clock of `health`."""
     up = set(reports.up(UP_AGE_S)) | {node}
+    heard_of = up if health.answers else memory.nodes.keys()  # if the engine is away, nobody knows better
     nodes = [
         NodeStatus(number, record.host, record.rack, number in up) for number, record in sorted(memory.nodes.items())
     ]
-    shards = [_shard(ShardNumber(number), memory, reports) for number in range(memory.shards)]
+    shards = [_shard(ShardNumber(number), memory, reports, heard_of) for number in range(memory.shards)]
     engine = EngineStatus(
         health.answers, now_s - health.since, health.said, health.appends, health.bytes, health.unknown
     )
     return ClusterStatus(memory.cluster.cluster_id, name, node, __version__, nodes, shards, engine)
 
 
-def _shard(number: ShardNumber, memory: ClusterMemory, reports: Reports) -> ShardStatus:
+def _shard(number: ShardNumber, memory: ClusterMemory, reports: Reports, up: Collection[NodeNumber]) -> ShardStatus:
     record, said = memory.shard(number), reports.of(number)
-    lag = lags(said)
+    lag = lags({node: copy for node, copy in said.items() if node in up})
     copies: list[CopyStatus] = []
     for node in record.copies:
         heard = said.get(node)
-        role = "unknown" if heard is None else heard.role.name.lower()
         copies.append(
-            CopyStatus(node, role, node in record.in_sync, lag.get(node), None if heard is None else heard.age_s)
+            CopyStatus(
+                node,
+                _role(heard, record, is_up=node in up),
+                node in record.in_sync and node in up,
+                lag.get(node),
+                None if heard is None else heard.age_s,
+            )
         )
-    return ShardStatus(number, record.owner, record.epoch, memory.wishes.get(number), copies)
+    owner = record.owner if record.owner in up else None
+    return ShardStatus(number, owner, record.epoch, memory.wishes.get(number), copies)
+
+
+def _role(heard: HeardCopy | None, record: ShardRecord, *, is_up: bool) -> str:
+    if not is_up:
+        return "down"
+    if heard is None:
+        return "unknown"
+    if heard.role is Role.OWNER and heard.epoch < record.epoch:
+        return "deposed"
+    return heard.role.name.lower()

@@ -181,3 +181,23 @@ async def test_client_that_never_ends_its_head_is_given_up(monkeypatch: pytest.M
                     with trio.move_on_after(0.02):
                         if not await stream.receive_some():
                             raise trio.BrokenResourceError
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0",
+        b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+        b"HTTP2-Settings: AAMAAABk\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+    ],
+    ids=["http2", "h2c", "websocket"],
+)
+async def test_other_protocol_is_not_spoken_and_holds_no_connection(asked: bytes) -> None:
+    """A silent connection of HTTP/2 would never be timed: as many as there may be would keep everybody out."""
+    with trio.fail_after(10):
+        async with serving(connections_max=1) as connect, await connect() as stream:
+            await stream.send_all(asked)
+            assert not (await answer(stream)).startswith(b"HTTP/1.1 101")
+            assert await served_again(connect)

@@ -168,6 +168,9 @@ def test_copy_that_follows_has_said_so_lately() -> None:
     """One that is not reported any more, or has not caught up, does not."""
     assert is_following(heard(1, age_s=FOLLOWING_AGE_S - 0.1))
     assert not is_following(heard(1, age_s=FOLLOWING_AGE_S))
+    assert is_following(heard(1, age_s=0.4), within_s=0.5)
+    assert not is_following(heard(1, age_s=0.5), within_s=0.5)
+    assert not is_following(heard(1, age_s=FOLLOWING_AGE_S), within_s=60)
     assert not any(is_following(heard(1, role=role)) for role in Role if role is not Role.REPLICA)
     assert not is_following(None)
 

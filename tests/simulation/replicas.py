@@ -49,6 +49,8 @@ from tests.stream.model_engine import ModelCluster, open_model
 
 STREAM = "run.shard-0"
 SERVES_S = 60.0
+RESPITE_S = 5.0
+"""A node that has died again and again lives for so long if nobody has become the owner meanwhile."""
 TO_A_DEPOSED_ONE = 0.15
 """How likely it is that a client goes to any node that takes requests, and not to the newest owner."""
 
@@ -228,8 +230,12 @@ async def _lives(machine: ReplicaMachine, plan: Plan, phases: Sequence[_Phase]) 
     for death in deaths:
         await machine.run_node(death, until=trio.Event(), after_recovery=nothing_more)
     while deaths and machine.truth.epoch < plan.changes:
+        before = machine.truth.epoch
         for death in deaths:
             await machine.run_node(death, until=trio.Event(), after_recovery=nothing_more)
+        if machine.truth.epoch == before:  # it may die too soon to do anything, and others may wait for its copy
+            respite = Death("stop", RESPITE_S, down_s=0.01)
+            await machine.run_node(respite, until=trio.Event(), after_recovery=nothing_more)
     for phase in phases:
         phase.arrive()
         while not phase.over.is_set():
