@@ -3,7 +3,8 @@
 The format is 3, 4 once a shard was added, and 5 once somebody was given an account, a right or a quota.
 
 docs/formats/cluster-store.md describes them; tests/golden/cluster-store-3.txt has them as bytes, and
-cluster-store-3-shards.txt those that only a store of several shards has, cluster-store-4.txt those of one that grew.
+cluster-store-3-shards.txt those that only a store of several shards has, cluster-store-4.txt those of one that grew,
+cluster-store-5.txt those of one with a user and an ACL.
 Formats 1 and 2 are read as well: the next start brings the store up to this one (`brought_up`).
 A value that does not read back as it was written is `CorruptStorage`, never a guess.
 """

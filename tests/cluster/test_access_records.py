@@ -11,8 +11,10 @@ import lmdb
 import pytest
 
 from fairlog.cluster import cluster_records, records
+from fairlog.cluster.cluster_records import ClusterRecord
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.cluster.replicated import ReplicatedStore
+from fairlog.cluster.single_store import single_store
 from fairlog.inspection.cluster_stores import show_record
 from fairlog.security.access_kind import AccessKind
 from fairlog_types import CorruptStorage
@@ -110,6 +112,18 @@ async def test_nodes_of_a_cluster_tell_each_other(tmp_path: Path) -> None:
         assert await two.alter_access(NUMBERS, lambda _: {"one": None})
         await one.catch_up()
         assert one.access(NUMBERS) == {}
+
+
+def test_backup_of_a_cluster_with_one_shard_keeps_its_tables() -> None:
+    """And has the format of a store that says who may do what: a node that starts from it stays locked."""
+    cluster = ClusterRecord("AAECAwQFBgcICQoLDA0ODw", 4, bytes(32))
+    metadata = {
+        **cluster_records.first_records(cluster, shards=1, offsets_logs=4, group_separator=""),
+        records.access_key("number", "one"): records.encode_access(NUMBERS, "one", 1),
+    }
+    kept = single_store(metadata, 1)
+    assert records.decode_access(kept) == [("number", "one", 1)]
+    assert records.decode_format(kept[records.FORMAT_KEY]) == records.LOCKED_VERSION
 
 
 def _version(directory: Path) -> int:

@@ -17,6 +17,9 @@ from fairlog.cluster.content import read_content
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.cluster.growing import add_shard
 from fairlog.cluster.interface import Topic
+from fairlog.security.acls import ACLS, Acl, Operation, PatternType, Permission, ResourceType, name_of
+from fairlog.security.made_up import MADE_UP_SALTS, SECRETS
+from fairlog.security.users import USERS, Credential, ScramMechanism, User
 from fairlog_types import CorruptStorage, ShardNumber
 from shard.placement import Placement
 
@@ -36,6 +39,7 @@ OLD = Topic("old", UUID("ffeeddcc-bbaa-9988-7766-554433221100"), 1, {}, 1_759_99
 
 GOLDEN_SHARDS = REPOSITORY / "tests" / "golden" / "cluster-store-3-shards.txt"
 GOLDEN_GROWN = REPOSITORY / "tests" / "golden" / "cluster-store-4.txt"
+GOLDEN_LOCKED = REPOSITORY / "tests" / "golden" / "cluster-store-5.txt"
 
 
 def golden_records(version: int) -> dict[bytes, bytes]:
@@ -122,6 +126,51 @@ def test_store_opened_on_the_golden_records_of_several_shards_has_what_they_say(
             assert internal == [ADDRESS.internal, None, None]
         finally:
             store.close()
+
+
+READS_ORDERS = Acl(
+    ResourceType.TOPIC,
+    "orders",
+    PatternType.LITERAL,
+    "User:alice",
+    "*",
+    Operation.READ,
+    Permission.ALLOW,
+)
+ALICE = User(
+    {
+        ScramMechanism.SCRAM_SHA_256: Credential(
+            salt=bytes(range(32)), iterations=4096, stored_key=bytes(range(32, 64)), server_key=bytes(range(64, 96))
+        )
+    }
+)
+"""The keys are of no password."""
+SALTS = bytes(range(96, 128))
+
+
+def test_records_written_of_a_locked_store_are_those_of_the_golden_file() -> None:
+    """The store of one shard, with a user, an ACL and the secret that made-up salts come of."""
+    acl = name_of(READS_ORDERS)
+    written = {
+        **golden_records(3),
+        records.FORMAT_KEY: records.encode_format(records.LOCKED_VERSION),
+        records.access_key(USERS.name, "alice"): records.encode_access(USERS, "alice", ALICE),
+        records.access_key(ACLS.name, acl): records.encode_access(ACLS, acl, READS_ORDERS),
+        records.access_key(SECRETS.name, MADE_UP_SALTS): records.encode_access(SECRETS, MADE_UP_SALTS, SALTS),
+    }
+    assert written == records_of(GOLDEN_LOCKED)
+
+
+def test_store_opened_on_the_golden_records_of_a_locked_one_has_its_locks(tmp_path: Path) -> None:
+    directory = tmp_path / "cluster"
+    make_store(directory, records_of(GOLDEN_LOCKED))
+    store = EmbeddedStore.open(directory, node_id=1, group_journal_count=99)
+    try:
+        assert store.access(USERS) == {"alice": ALICE}
+        assert store.access(ACLS) == {name_of(READS_ORDERS): READS_ORDERS}
+        assert store.access(SECRETS) == {MADE_UP_SALTS: SALTS}
+    finally:
+        store.close()
 
 
 def test_content_of_several_shards_is_what_the_golden_file_says() -> None:
