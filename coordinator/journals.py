@@ -94,7 +94,9 @@ class GroupJournals:
             self.refuse_all(failure)
         elif self.failures[number] is None:
             self.failures[number] = failure
-            _log.error("group journal failed; its groups are refused until a restart", failure=str(failure))
+            _log.error(
+                "group journal failed; its groups are refused until the shard starts again", failure=str(failure)
+            )
             self._on_refusing()
             self._on_failure(str(failure))
 
@@ -103,10 +105,11 @@ class GroupJournals:
         if self.all_refused is None:
             self.all_refused = failure
             if isinstance(failure, Stopped):
-                _log.info("transactions are refused until the next start", reason=str(failure))
+                _log.info("transactions are refused here: the shard stops", reason=str(failure))
             else:
                 _log.error(
-                    "partitions cannot be written; transactions are refused until a restart", failure=str(failure)
+                    "partitions cannot be written; transactions are refused until the shard starts again",
+                    failure=str(failure),
                 )
             self._on_refusing()
 

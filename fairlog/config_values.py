@@ -127,8 +127,11 @@ def read_text_or_empty(value: object) -> str:
 
 def read_name_or_empty(value: object) -> str:
     text = read_text_or_empty(value)
-    if re.fullmatch(r"[A-Za-z0-9._-]*", text) is None:
-        raise ValueError("a name of letters, digits, '.', '_' and '-' is needed")
+    if re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]{0,199})?", text) is None:
+        raise ValueError(
+            "a name of letters, digits, '.', '_' and '-' is needed, which begins with a letter or digit and has at "
+            "most 200 characters"
+        )
     return text
 
 
@@ -147,7 +150,14 @@ def read_journals(value: object) -> str | None:
     scheme, brokers = text[: len(KAFKA_SCHEME)], text[len(KAFKA_SCHEME) :].rstrip("/")
     if scheme.lower() != KAFKA_SCHEME:
         raise ValueError(f"files, or {KAFKA_SCHEME}HOST:PORT,… is needed")
-    return ",".join(str(Address.parse(broker.strip())) for broker in brokers.split(","))
+    if "@" in brokers or "/" in brokers:
+        raise ValueError(
+            f"{KAFKA_SCHEME}HOST:PORT,… is needed, without user, password and path: engine.client_properties has those"
+        )
+    addresses = [Address.parse(broker.strip()) for broker in brokers.split(",")]
+    if not all(address.port for address in addresses):
+        raise ValueError("the port of a broker is not 0")
+    return ",".join(map(str, addresses))
 
 
 def read_directory(value: object) -> Path:

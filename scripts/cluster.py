@@ -11,6 +11,7 @@ This file needs only Python. The demonstration is in cluster_tour.py, which runs
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 import environment
@@ -20,6 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Three nodes of Fairlog on three brokers of Kafka, and a failover.")
     parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what was started is stopped then, too
     environment.enter("quickstart")
     # Inside .venv from here on.
     from cluster_tour import tour

@@ -61,17 +61,19 @@ def tour(*, keep: bool) -> int:
 def _shown(nodes: FairlogCluster, *, keep: bool) -> int:
     admin = AdminClient({"bootstrap.servers": nodes.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(WAIT_S)
-    console.print(f"Clients begin at {nodes.bootstrap}. Each shard has an owner, and a copy on another node:\n")
+    console.print(f"Clients begin at {nodes.bootstrap}. A producer commits transactions over {PARTITIONS} partitions …")
     _wait_until(lambda: all(map(nodes.is_in_sync, nodes.nodes)) and _are_owned(admin))
-    _print_owners(admin)
     writer = _Writer(nodes.bootstrap)
     _wait_until(lambda: bool(writer.committed or writer.failed))
     time.sleep(BEFORE_S)
     _wait_until(lambda: _are_owned(admin))
     owner = _owner_of(admin, 0)
     before = len(writer.committed)
-    console.print(f"\n{before} transactions over {PARTITIONS} partitions were committed in about {BEFORE_S:.0f} s.")
-    console.print(f"[bold]Killing node {owner}[/bold], which owns partition 0 …")
+    console.print(
+        f"{before} were committed in about {BEFORE_S:.0f} s. Each partition's shard has an owner, and copies:\n"
+    )
+    _print_owners(admin)
+    console.print(f"\n[bold]Killing node {owner}[/bold], which owns partition 0 …")
     nodes.kill(owner)
     time.sleep(AFTER_S)
     writer.end()
@@ -90,7 +92,14 @@ def _shown(nodes: FairlogCluster, *, keep: bool) -> int:
     console.print(f"Starting node {owner} again: it reads on where its copy was.")
     nodes.spawn(owner)
     if keep:
-        console.print(f"\nRunning until Ctrl-C: clients begin at [bold]{nodes.bootstrap}[/bold]")
+        _wait_until(lambda: nodes.is_in_sync(owner))
+        console.print(f"\nRunning until Ctrl-C: clients begin at [bold]{nodes.bootstrap}[/bold]. Look at it with\n")
+        console.print(f"  .venv/bin/fairlog cluster --admin {nodes.admin(owner)}")
+        console.print(f"  .venv/bin/fairlog shard list --admin {nodes.admin(owner)}")
+        for node in nodes.nodes:
+            console.print(
+                f"  node {node}: data in {nodes.data(node)}, log in {nodes.log(node)}, console at http://{nodes.admin(node)}/"
+            )
         _wait_for_ctrl_c()
     return 1 if wrong else 0
 

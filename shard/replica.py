@@ -337,7 +337,12 @@ def _append_fence(stream: Stream, fold: Fold, me: Owner) -> None:
     """Whether it was appended is learned by reading on."""
     state = fold.state
     data, _ = encode_entry(EntryKind.FENCE, LeaderEpoch(state.epoch + 1), 0, 0, encode_fence(me, state.seen))
-    logger.info("tries to own the shard", stream=stream.name, epoch=state.epoch + 1, heard_before=state.owner)
+    logger.info(
+        "tries to own the shard",
+        stream=stream.name,
+        epoch=state.epoch + 1,
+        heard_before=None if state.owner is None else state.owner.node,
+    )
 
     def appended(outcome: StreamPosition | Unknown) -> None:
         if isinstance(outcome, Unknown):

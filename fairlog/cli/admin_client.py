@@ -35,7 +35,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _url(admin: str, path: str) -> str:
-    return f"http://{admin}{path}"
+    return f"http://{admin.removeprefix('http://').rstrip('/')}{path}"
 
 
 def _answer(request: urllib.request.Request) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from fairlog.cluster.reports_log import ReportsLog
 from fairlog.cluster_node.engine import open_stream
 from fairlog.cluster_node.ports import NodeListeners
 from fairlog.cluster_node.shard_copy import CopyParts, keep_copy
+from fairlog.cluster_node.standing_by import stand_by
 from fairlog.config import Settings
 from fairlog.exception_groups import leaves
 from fairlog_types import ShardNumber
@@ -62,6 +63,8 @@ class Copies:
         self._reports = reports
         self._stops: dict[ShardNumber, trio.Event] = {}
         """Of those that are kept, or have yet to end."""
+        self._standing_by: dict[ShardNumber, trio.CancelScope] = {}
+        """Of the others."""
         self._has_ended = trio.Event()
         """Set when one of them has, and another one then: it may be wanted again by now."""
         self._failures = failures
@@ -81,6 +84,8 @@ class Copies:
             self._reports.stop()
             for each in self._stops.values():
                 each.set()
+            for scope in self._standing_by.values():
+                scope.cancel()
         await self._reports.say_last()
 
     def _follow_the_plan(self, nursery: trio.Nursery, stop_all: trio.Event) -> None:
@@ -88,10 +93,22 @@ class Copies:
         for shard in map(ShardNumber, range(memory.shards)):
             is_to_be = not self._is_dropped(shard)
             if is_to_be and shard not in self._stops:
+                if shard in self._standing_by:
+                    self._standing_by.pop(shard).cancel()
                 stop = self._stops[shard] = trio.Event()
                 nursery.start_soon(self._keep, shard, stop, stop_all)
             elif not is_to_be and shard in self._stops:
                 self._stops[shard].set()
+            elif not is_to_be and shard not in self._standing_by:
+                scope = self._standing_by[shard] = trio.CancelScope()
+                nursery.start_soon(self._stand_by, shard, scope)
+
+    async def _stand_by(self, shard: ShardNumber, scope: trio.CancelScope) -> None:
+        with scope, structlog.contextvars.bound_contextvars(shard=shard):
+            await stand_by(self._settings, self._node, shard, self._metadata, self._listeners, self._engine_is_silent)
+
+    def _engine_is_silent(self) -> bool:
+        return not self._engine.health().answers
 
     def _is_dropped(self, shard: ShardNumber) -> bool:
         return self._node not in self._metadata.memory.shard(shard).copies
@@ -120,7 +137,7 @@ class Copies:
                 listeners=self._listeners,
                 reports=self._reports.reports,
                 progress=progress,
-                engine_is_silent=lambda: not self._engine.health().answers,
+                engine_is_silent=self._engine_is_silent,
             )
             await keep_copy(parts, stop)
             if self._is_dropped(shard):

@@ -27,6 +27,7 @@ from fairlog.cluster.reports import FOLLOWING_AGE_S, IN_SYNC_AGE_S, PastEnds, Re
 from fairlog.cluster.trimming import keep_trimmed
 from fairlog.cluster_node.engine import AWAY_PAUSE_S, append_timeout_s
 from fairlog.cluster_node.ports import NodeListeners
+from fairlog.cluster_node.standing_by import stand_by
 from fairlog.config import Settings
 from fairlog.config_values import ListenerAddresses
 from fairlog.exception_groups import leaves
@@ -103,6 +104,7 @@ async def keep_copy(parts: CopyParts, stop: trio.Event) -> None:
         while not stop.is_set():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_cancel_when, stop, nursery.cancel_scope)
+                nursery.start_soon(_stand_by, parts)
                 await _make_anew_if_it_falls_short(parts)
                 nursery.cancel_scope.cancel()
             if stop.is_set():
@@ -111,6 +113,11 @@ async def keep_copy(parts: CopyParts, stop: trio.Event) -> None:
                 await ShardCopy(parts).run(stop)
             except* EntryGone as gone:
                 log.warning("the copy is behind what the stream still has", reason=str(next(leaves(gone))))
+
+
+async def _stand_by(parts: CopyParts) -> None:
+    """While there is no copy yet."""
+    await stand_by(parts.settings, parts.node, parts.shard, parts.metadata, parts.listeners, parts.engine_is_silent)
 
 
 async def _make_anew_if_it_falls_short(parts: CopyParts) -> None:

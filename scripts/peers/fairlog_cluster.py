@@ -73,6 +73,10 @@ class FairlogCluster:
         """Where clients may begin at this node."""
         return f"{self._hosts[node].address}:{self._first_ports[node]}"
 
+    def address_of(self, node: int, shard: int) -> str:
+        """Where clients of the shard come to this node, whether it keeps a copy or not."""
+        return f"{self._hosts[node].address}:{self._first_ports[node] + 1 + shard}"
+
     def data(self, node: int) -> Path:
         """The node's data directory."""
         return self._directory / f"node-{node}" / "data"

@@ -299,6 +299,11 @@ def test_admin_hosts_that_are_no_names_are_refused(names: str) -> None:
         ({"journal.engine": "kafka:k:9092"}, "files, or kafka://HOST:PORT,… is needed"),
         ({"journal.engine": "kafka://"}, "an address is HOST:PORT"),
         ({"journal.engine": "kafka://k:9092", "cluster.name": "a b"}, "a name of letters, digits"),
+        ({"journal.engine": "kafka://k:9092", "cluster.name": ".."}, "begins with a letter or digit"),
+        ({"journal.engine": "kafka://k:9092", "cluster.name": "a" * 201}, "most 200 characters"),
+        ({"journal.engine": "kafka://k:0", "cluster.name": "a"}, "the port of a broker is not 0"),
+        ({"journal.engine": "kafka://u:p@k:1", "cluster.name": "a"}, "without user, password and path"),
+        ({"journal.engine": "kafka://k:1/path", "cluster.name": "a"}, "without user, password and path"),
         ({"journal.engine": "kafka://k:1", "cluster.name": "a", "processes": 2}, "a node is one process"),
         (
             {"journal.engine": "kafka://k:1", "cluster.name": "a", "engine.replicas": 1},

@@ -25,6 +25,7 @@ from peers.fairlog_cluster import FairlogCluster
 from peers.kafka_cluster import KafkaCluster
 
 from pyspark_fairlog.native import Native, NativeError, Topics
+from tests.on_kafka.brokers import three_nodes
 
 pytestmark = pytest.mark.slow
 
@@ -356,6 +357,21 @@ def test_cuts_and_sinks_are_found_from_each_port(cluster: FairlogCluster, topic:
             assert set(asked(address, Native.topics)) == {topic}
             with pytest.raises(NativeError, match="unknown-sink"):
                 asked(address, lambda native: native.forget("nobody's"))
+
+
+def test_ports_of_shards_without_a_copy_say_where_to_go(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """With three nodes, and two copies of each shard, they are one in three."""
+    with three_nodes(kafka, tmp_path, more={"FAIRLOG_CLUSTER_REPLICAS": "2"}) as cluster:
+
+        def without() -> list[tuple[int, int]]:
+            shards = cluster_document(cluster, 1)["shards"]
+            kept = {(copy["node"], shard["number"]) for shard in shards for copy in shard["copies"]}
+            return [(node, shard) for node in cluster.nodes for shard in range(3) if (node, shard) not in kept]
+
+        wait_until(lambda: bool(without()))
+        for node, shard in without():
+            client = AdminClient({"bootstrap.servers": cluster.address_of(node, shard)})
+            assert len(client.list_topics(timeout=WAIT_S).brokers) >= len(cluster.nodes)
 
 
 def asked(address: str, question: Callable[[Native], T]) -> T:
