@@ -10,8 +10,9 @@ waits for the disk: what the system had not written yet is lost with its power, 
 If the file cannot be written, what was asked for is done nevertheless, and the log says once that lines are missing.
 A client can be refused as often as it likes, so its refusals are limited in rate like log lines
 (`fairlog/edge/log_limiter.py`). So are offsets that clients commit without being members of the group: an operator who
-resets a group does so, and so does each consumer that assigns its partitions itself. All else that was done has its
-line.
+resets a group does so, and so does each consumer that assigns its partitions itself. So are transactions that a new
+instance of a producer has ended. All else that was done has its line, also if its client is cut off meanwhile; then
+the line may say that the outcome is not known.
 
 As with the log, there is one trail in a process, which `set_up` opens.
 """
@@ -21,11 +22,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import structlog
 
@@ -35,6 +36,12 @@ log = structlog.get_logger()
 
 DONE = "done"
 """The outcome of what was not refused."""
+UNKNOWN = "unknown"
+"""The outcome of what was begun, and whose end nobody has seen: it may have been done."""
+
+TEXT_CHARACTERS_MAX = 300
+ITEMS_MAX = 50
+"""Of a text, and of a list, in a line: clients choose them."""
 
 
 class Action(Enum):
@@ -50,6 +57,7 @@ class Action(Enum):
     DELETE_OFFSETS = "delete offsets"
     ABORT_TRANSACTION = "abort transaction"
     FORGET_SINK = "forget sink"
+    REMOVE_MEMBER = "remove member"
     UPDATE_FEATURES = "update features"
     CREATE_ACL = "create acl"
     DELETE_ACL = "delete acl"
@@ -60,10 +68,10 @@ class Action(Enum):
 
 
 class Actor(NamedTuple):
-    """Who asks for something."""
+    """Who made the request."""
 
     principal: str
-    """`User:alice`; `Token:admin` for who has the token of the admin listener; empty for who had to show it."""
+    """`User:alice`; `Token:admin` for who has the token of the admin listener; empty for a caller without the token."""
     peer: str
     """Address and port."""
     by: str
@@ -91,6 +99,8 @@ class Trail:
         self._refusals = LogLimiter(now_s)
         self._missing = 0
         """Lines that could not be written since the last one that could."""
+        self._is_torn = False
+        """Whether the last one was written in part: the next one begins on a line of its own."""
         self._descriptor: int | None = None
         self._inode = (0, 0)
         if file is not None:
@@ -110,25 +120,29 @@ class Trail:
     def note(
         self, actor: Actor, action: Action, on: str, refused: str | None = None, *, often: bool = False, **more: object
     ) -> None:
-        """`on` is the name of what it was done to; `refused` says in a word why it was not done, None if it was.
+        """`on` is the name of what it was done to; `refused` says in a word why it was not done, None if it was, and
+        UNKNOWN if that is not known.
 
-        `often` limits the rate of the line also if it was done, since clients do so all the time.
+        `often` limits the rate even when it was done, since clients do so all the time. Of `more`, what can be called
+        is called if the line is written.
         """
         suppressed = {}
-        if refused is not None or often:
-            admitted = self._refusals.admit(actor.peer.rpartition(":")[0], action.value)
+        is_refused = refused not in (None, UNKNOWN)
+        if is_refused or often:
+            event = f"{action.value}, refused" if is_refused else action.value
+            admitted = self._refusals.admit(actor.peer.rpartition(":")[0], event)
             if admitted is None:
                 return
             suppressed = dict(admitted)
         line: dict[str, object] = {
             "action": action.value,
-            "on": on,
+            "on": _bounded(on),
             "outcome": refused or DONE,
             "principal": actor.principal,
             "peer": actor.peer,
             "by": actor.by,
             **({"client_id": actor.client_id} if actor.client_id else {}),
-            **more,
+            **{name: _bounded(value() if callable(value) else value) for name, value in more.items()},
             **suppressed,
         }
         if self._path is None:
@@ -141,6 +155,8 @@ class Trail:
         if self._missing:
             line["lines_missing"] = self._missing
         data = json.dumps(line, ensure_ascii=False, default=str).encode(errors="replace") + b"\n"
+        if self._is_torn:
+            data = b"\n" + data
         try:
             self._put(path, data)
         except OSError as error:
@@ -162,7 +178,9 @@ class Trail:
         if descriptor is None or found is None or (found.st_dev, found.st_ino) != self._inode:
             self.close()
             descriptor = self._open(path)
-        if (written := os.write(descriptor, data)) < len(data):
+        written = os.write(descriptor, data)
+        self._is_torn = 0 < written < len(data) or (self._is_torn and written == 0)
+        if written < len(data):
             raise OSError(f"only {written} of {len(data)} bytes were taken")
 
     def _open(self, path: Path) -> int:
@@ -170,6 +188,18 @@ class Trail:
         opened = os.fstat(descriptor)
         self._descriptor, self._inode = descriptor, (opened.st_dev, opened.st_ino)
         return descriptor
+
+
+def _bounded(value: object) -> object:
+    """A text or a list that is not longer than a line should be."""
+    if isinstance(value, str):
+        cut = value[:TEXT_CHARACTERS_MAX]
+        return cut if len(cut) == len(value) else f"{cut}… ({len(value)} characters)"
+    if isinstance(value, list | tuple):
+        items = cast("Sequence[object]", value)
+        cut_items = [_bounded(item) for item in items[:ITEMS_MAX]]
+        return cut_items if len(items) <= ITEMS_MAX else [*cut_items, f"… ({len(items)} in all)"]
+    return value
 
 
 _trail = Trail()

@@ -55,6 +55,7 @@ def user_routes(changing: ChangingCalls, accounts: Callable[[], Accounts]) -> Se
         try:
             outcome = await accounts().change(changes, by=f"an operator at {peer(request)}")
         except StorageFailure as failure:
+            trail.note(operator(request), action, name, trail.UNKNOWN, reason=str(failure))
             raise HTTPException(503, str(failure)) from None
         why_not = outcome.refused.get(name)
         trail.note(operator(request), action, name, None if why_not is None else why_not.value)

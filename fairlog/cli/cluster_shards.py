@@ -84,6 +84,8 @@ def _missing(admin: str, shard: int, node: int) -> str | None:
         return f"node {node} has no copy of it yet"
     if not copy["in_sync"]:
         return f"node {node}'s copy of it is not in sync yet"
+    if found["owner"] is None:
+        return "no node that is up owns it"
     return f"node {found['owner']} has yet to hand it over"
 
 

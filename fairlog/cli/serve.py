@@ -24,6 +24,7 @@ from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Annotated, Protocol
 
+import structlog
 import trio
 import typer
 
@@ -148,6 +149,8 @@ def serve(
         trail.set_up(settings.trail.file)
     except trail.TrailUnusable as error:
         raise ConfigError(str(error)) from error
+    if settings.authorizer.enable and settings.trail.file is None and settings.log.level in ("warning", "error"):
+        structlog.get_logger().warning("the audit trail is not written: set trail.file, or log.level to info")
     if process is None and (settings.processes > 1 or shards_of(settings) > 1):
         run_processes(settings, [sys.executable, *sys.orig_argv[1:], "--processes", str(settings.processes)])
         return

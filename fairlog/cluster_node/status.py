@@ -99,7 +99,8 @@ def look(
 ) -> ClusterStatus:
     """What this node knows. `name` is the cluster's; `now_s` is the clock of `health`."""
     up = set(reports.up(UP_AGE_S)) | {node}
-    heard_of = up if health.answers else memory.nodes.keys()  # if the engine is away, nobody knows better
+    # A node that has just started, or whose engine is away, knows no better than the metadata.
+    heard_of = up if health.answers and reports.hears(node, UP_AGE_S) else memory.nodes.keys()
     nodes = [
         NodeStatus(number, record.host, record.rack, number in up) for number, record in sorted(memory.nodes.items())
     ]

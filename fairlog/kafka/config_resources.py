@@ -22,7 +22,7 @@ from fairlog.groups.interface import GroupRefusal, is_group_id
 from fairlog.kafka.api import Answer, Check, Context
 from fairlog.kafka.checks import ALTER_CONFIGS_OF_CLUSTER, ALTER_CONFIGS_OF_GROUP, ALTER_CONFIGS_OF_TOPIC, denied
 from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.noting import note
+from fairlog.kafka.noting import noting
 from fairlog.topic_config_changes import BadChange, BadRequest
 from fairlog.trail import Action
 from fairlog_types import StorageFailure
@@ -120,13 +120,7 @@ async def alter_all(context: Context, alterations: Iterable[Alteration], *, vali
         if times.pop(resource) > 1:
             error, message = ErrorCode.INVALID_REQUEST, "the request names this resource more than once"
         else:
-            try:
-                check_allowed(context, each.resource_type, each.resource_name, ALTER_CHECKS)
-                await _alter(context.broker, each, validate_only=validate_only)
-            except Refused as refused:
-                error, message = refused.error, str(refused)
-        if not validate_only:
-            note(context, Action.ALTER_CONFIGS, each.resource_name, error, resource_type=each.resource_type)
+            error, message = await _altered(context, each, validate_only=validate_only)
         writer.int16(error)
         writer.message(message)
         writer.int8(each.resource_type)
@@ -135,6 +129,25 @@ async def alter_all(context: Context, alterations: Iterable[Alteration], *, vali
         await trio.lowlevel.checkpoint()
     writer.end_of_fields()
     return writer.parts()
+
+
+async def _altered(context: Context, wanted: Alteration, *, validate_only: bool) -> tuple[ErrorCode, str | None]:
+    if validate_only:
+        return await _outcome(context, wanted, validate_only=True)
+    kind, name = wanted.resource_type, wanted.resource_name
+    with noting(context, Action.ALTER_CONFIGS, name, resource_type=kind) as is_answered:
+        error, message = await _outcome(context, wanted, validate_only=False)
+        is_answered(error)
+    return error, message
+
+
+async def _outcome(context: Context, wanted: Alteration, *, validate_only: bool) -> tuple[ErrorCode, str | None]:
+    try:
+        check_allowed(context, wanted.resource_type, wanted.resource_name, ALTER_CHECKS)
+        await _alter(context.broker, wanted, validate_only=validate_only)
+    except Refused as refused:
+        return refused.error, str(refused)
+    return ErrorCode.NONE, None
 
 
 async def _alter(broker: Broker, wanted: Alteration, *, validate_only: bool) -> None:

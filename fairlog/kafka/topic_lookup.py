@@ -14,7 +14,7 @@ from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists
 from fairlog.kafka.api import Context
 from fairlog.kafka.checks import CREATE_IN_CLUSTER, CREATE_TOPIC, denied, may
 from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.noting import note
+from fairlog.kafka.noting import noting
 from fairlog.kafka.wire import TopicKey
 from fairlog.topic_configs import with_fixed
 from fairlog.trail import Action
@@ -35,13 +35,15 @@ async def find_or_create(context: Context, name: str, *, may_create: bool) -> To
         return topic
     if not (may_create and broker.settings.topics.auto_create):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    made = await _create(context, name)
-    code = made if isinstance(made, ErrorCode) else ErrorCode.NONE
-    note(context, Action.CREATE_TOPIC, name, code, on_first_use=True)
-    return made
+    with noting(context, Action.CREATE_TOPIC, name, on_first_use=True) as is_answered:
+        made = await _create(context, name)
+        if made is not None:
+            is_answered(made if isinstance(made, ErrorCode) else ErrorCode.NONE)
+    return made or broker.cluster.topic(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def _create(context: Context, name: str) -> Topic | ErrorCode:
+async def _create(context: Context, name: str) -> Topic | ErrorCode | None:
+    """None if another client's request was faster."""
     broker = context.broker
     refused = None if may(context, CREATE_IN_CLUSTER) else denied(context, CREATE_TOPIC, name)
     if refused is not None:
@@ -55,8 +57,8 @@ async def _create(context: Context, name: str) -> Topic | ErrorCode:
             )
     except InvalidTopic:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
-    except TopicExists:  # another client's request was faster
-        return broker.cluster.topic(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    except TopicExists:
+        return None
     except StorageFailure as failure:
         event = "a topic could not be made"
         more = context.client.admit_line(event)

@@ -351,6 +351,7 @@ class _Supervisor:
                     try:
                         self._addresses.reserve(settings_of_all(self._settings, shards + 1)[shards])
                     except ConfigError as error:
+                        trail.note(_OWNER, Action.ADD_SHARD, str(shards), str(error))
                         return _answered(str(error))
                 refused = await self._change(Add(process))
                 trail.note(_OWNER, Action.ADD_SHARD, str(shards), refused)

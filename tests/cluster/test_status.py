@@ -30,6 +30,7 @@ class Cluster:
         default_factory=lambda: {ONE: heard(Role.OWNER), TWO: heard(Role.REPLICA, taken=90), THREE: heard(Role.REPLICA)}
     )
     engine_answers: bool = True
+    hears: bool = True
 
     def seen(self) -> ShardStatus:
         record = ShardRecord((ONE, TWO, THREE), ONE, EPOCH, (ONE, TWO, THREE))
@@ -41,7 +42,9 @@ class Cluster:
             cluster=SimpleNamespace(cluster_id="c"),
             shard=lambda _: record,
         )
-        reports: Any = SimpleNamespace(up=lambda _: self.up, of=lambda _: self.copies)
+        reports: Any = SimpleNamespace(
+            up=lambda _: self.up, of=lambda _: self.copies, hears=lambda _node, _for_s: self.hears
+        )
         health: Any = SimpleNamespace(answers=self.engine_answers, since=0.0, said="", appends=0, bytes=0, unknown=0)
         (shard,) = look("orders", THREE, memory, reports, health, 1.0).shards
         assert shard.number == ShardNumber(0)
@@ -81,4 +84,10 @@ def test_copy_that_was_not_reported_is_unknown() -> None:
 def test_owners_stay_as_they_were_while_the_engine_is_away() -> None:
     """No report comes from anybody then."""
     shard = Cluster(up={THREE}, engine_answers=False).seen()
+    assert (shard.owner, rows(shard)[0]) == (ONE, (1, "owner", True, 0))
+
+
+def test_owners_are_as_they_were_for_a_node_that_has_just_started() -> None:
+    """It has not heard all of the others yet."""
+    shard = Cluster(up={THREE}, hears=False).seen()
     assert (shard.owner, rows(shard)[0]) == (ONE, (1, "owner", True, 0))

@@ -262,16 +262,6 @@ async def test_operations_are_those_that_are_allowed(memory):
     assert operations(topic.authorized_operations) is None
 
 
-def test_who_may_see_and_operate_the_cluster(memory):
-    """What the admin page asks."""
-    see = allow(Operation.DESCRIBE, ResourceType.CLUSTER, "kafka-cluster")
-    operate = allow(Operation.ALTER, ResourceType.CLUSTER, "kafka-cluster", ADMIN)
-    enforce(memory, see, operate)
-    access = memory.broker.access
-    assert (access.may_see_cluster(ANONYMOUS, "::1"), access.may_operate_cluster(ANONYMOUS, "::1")) == (True, False)
-    assert access.may_operate_cluster(ADMIN, "::1")
-
-
 async def test_acl_that_another_broker_made_holds_before_the_next_request(memory, monkeypatch):
     """With several brokers on one store, each looks there before it serves a request."""
     memory.spread(2, 0)

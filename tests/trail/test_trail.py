@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +115,26 @@ def test_full_disk_refuses_nothing_and_is_said_once() -> None:
     assert [(line["event"], line["reason"]) for line in logged] == [
         ("the audit trail is not written", "No space left on device")
     ]
+
+
+def test_line_that_was_written_in_part_spoils_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one begins on a line of its own."""
+    file = tmp_path / "trail.jsonl"
+    trail = Trail(file)
+    with monkeypatch.context() as patch:
+        write = os.write
+        patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:10]))
+        trail.note(ALICE, Action.CREATE_TOPIC, "orders")
+    trail.note(ALICE, Action.CREATE_TOPIC, "invoices")
+    torn, whole = file.read_text(encoding="utf-8").splitlines()
+    assert len(torn) == 10
+    assert (json.loads(whole)["on"], json.loads(whole)["lines_missing"]) == ("invoices", 1)
+
+
+def test_refusals_do_not_hide_what_was_done_often(tmp_path: Path) -> None:
+    file = tmp_path / "trail.jsonl"
+    trail = Trail(file, now_s=lambda: 0.0)
+    for _ in range(100):
+        trail.note(ALICE, Action.RESET_OFFSETS, "g", "GROUP_AUTHORIZATION_FAILED", often=True)
+    trail.note(ALICE, Action.RESET_OFFSETS, "g", often=True)
+    assert lines_of(file)[-1]["outcome"] == "done"

@@ -62,19 +62,31 @@ def decode(reader: Reader, version: int) -> OffsetCommitRequest:
 async def handle(context: Context, request: OffsetCommitRequest) -> Reply:
     not_allowed = denied(context, READ_GROUP, request.group)
     if not_allowed is not None:
+        _note(context, request, not_allowed)
         return encode(context, request, {}, not_allowed)
     if not is_group_id(request.group):
         return encode(context, request, {}, ErrorCode.INVALID_GROUP_ID)
     offsets, refused = await check_lines(context, request.lines, unknown_partition=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if not offsets:
+        if refused:
+            _note(context, request, next(iter(refused.values())))
         return encode(context, request, refused, ErrorCode.NONE)
     cannot = why_no_write_of_group(context.broker, request.group)
     if cannot is not None:
         return encode(context, request, refused, cannot)
     outcome = await context.broker.offsets.commit(request.group, request.sender, offsets)
     if not isinstance(outcome, CommitUnderWay):
-        return encode(context, request, refused, code_of_commit_refusal(outcome))
+        code = code_of_commit_refusal(outcome)
+        _note(context, request, code)
+        return encode(context, request, refused, code)
+    _note(context, request, ErrorCode.NONE)
     return Deferred(functools.partial(_finish, context, request, refused, outcome), keeps_request=True)
+
+
+def _note(context: Context, request: OffsetCommitRequest, error: ErrorCode) -> None:
+    """Who does not commit as a member may be an operator who resets the group."""
+    if request.sender.generation < 0:
+        note(context, Action.RESET_OFFSETS, request.group, error, often=True)
 
 
 async def _finish(
@@ -93,8 +105,6 @@ def encode(
     refused: Mapping[tuple[TopicKey, int], ErrorCode],
     outcome: ErrorCode,
 ) -> Answer:
-    if not request.sender.member_id:  # who is no member may be an operator who resets the group
-        note(context, Action.RESET_OFFSETS, request.group, outcome, often=True)
     writer = context.writer()
     if context.version >= 3:
         writer.int32(0)  # throttle time

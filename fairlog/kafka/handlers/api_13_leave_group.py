@@ -20,8 +20,10 @@ from fairlog.groups.messages import Leaving
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import READ_GROUP, denied
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
+from fairlog.kafka.noting import note
 from fairlog.kafka.ownership import is_group_elsewhere, refusal_of_group_elsewhere
 from fairlog.kafka.wire import Reader
+from fairlog.trail import Action
 
 SERVED = Versions(0, 5)
 FLEXIBLE_FROM = 4
@@ -57,6 +59,10 @@ async def handle(context: Context, request: LeaveGroupRequest) -> Answer:
         outcome = refusal_of_group_elsewhere(context.broker, request.group_id)
     else:
         outcome = context.broker.groups.leave(request.group_id, request.members)
+    for leaving in request.members:
+        if not leaving.member_id:  # named by its instance, as by an operator
+            error = GROUP_REFUSALS[outcome] if isinstance(outcome, GroupRefusal) else ErrorCode.NONE
+            note(context, Action.REMOVE_MEMBER, request.group_id, error, instance=leaving.instance_id)
     refused = isinstance(outcome, GroupRefusal)
     whole = outcome if refused else None
     if context.version < _MANY_MEMBERS_FROM and not refused:

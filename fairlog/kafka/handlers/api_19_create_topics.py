@@ -31,7 +31,7 @@ from fairlog.cluster.topic_rules import check_topic_untrusted
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import CREATE_IN_CLUSTER, CREATE_TOPIC, DESCRIBE_CONFIGS_OF_TOPIC, denied, may
 from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.noting import note
+from fairlog.kafka.noting import noting
 from fairlog.kafka.replicas import REPLICAS, BadReplicas, check_assignments, check_replication_factor
 from fairlog.kafka.wire import Reader
 from fairlog.topic_configs import why_refused, with_fixed
@@ -116,20 +116,25 @@ async def handle(context: Context, request: CreateTopicsRequest) -> Answer:
             lines.append(_Line(name, ErrorCode.INVALID_REQUEST, "the request names this topic more than once"))
             continue
         refused = None if may_create_any else denied(context, CREATE_TOPIC, name)
-        if refused is not None:
-            lines.append(_Line(name, refused, "the client may not create this topic"))
+        if request.validate_only:
+            lines.append(await _line(context, topic, refused, validate_only=True))
             continue
-        try:
-            lines.append(await _create(context, topic, request.validate_only))
-        except _Refused as refusal:
-            lines.append(_Line(name, refusal.error, str(refusal)))
-        else:
-            if not may(context, DESCRIBE_CONFIGS_OF_TOPIC, name):
-                lines[-1] = replace(lines[-1], config_error=ErrorCode(DESCRIBE_CONFIGS_OF_TOPIC.code))
-    if not request.validate_only:
-        for line in lines:
-            note(context, Action.CREATE_TOPIC, line.name, line.error)
+        with noting(context, Action.CREATE_TOPIC, name) as is_answered:
+            lines.append(await _line(context, topic, refused, validate_only=False))
+            is_answered(lines[-1].error)
     return encode(context, lines)
+
+
+async def _line(context: Context, topic: NewTopic, refused: ErrorCode | None, *, validate_only: bool) -> _Line:
+    if refused is not None:
+        return _Line(topic.name, refused, "the client may not create this topic")
+    try:
+        made = await _create(context, topic, validate_only)
+    except _Refused as refusal:
+        return _Line(topic.name, refusal.error, str(refusal))
+    if may(context, DESCRIBE_CONFIGS_OF_TOPIC, topic.name):
+        return made
+    return replace(made, config_error=ErrorCode(DESCRIBE_CONFIGS_OF_TOPIC.code))
 
 
 async def _create(context: Context, topic: NewTopic, validate_only: bool) -> _Line:

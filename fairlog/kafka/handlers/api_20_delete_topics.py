@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from fairlog.cluster.interface import UnknownTopic
+from fairlog.cluster.interface import Topic, UnknownTopic
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import DELETE_IN_CLUSTER, DELETE_TOPIC, DESCRIBE_TOPIC, denied, may
 from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.noting import note
+from fairlog.kafka.noting import noting
 from fairlog.kafka.wire import Reader
 from fairlog.trail import Action
 from fairlog_types import StorageFailure
@@ -60,9 +60,13 @@ def decode(reader: Reader, version: int) -> DeleteTopicsRequest:
 
 
 async def handle(context: Context, request: DeleteTopicsRequest) -> Answer:
-    lines = [await _delete(context, name, topic_id) for name, topic_id in request.topics]
-    for line in lines:
-        note(context, Action.DELETE_TOPIC, line.name or str(line.topic_id), line.error)
+    lines: list[_Line] = []
+    for name, topic_id in request.topics:
+        topic = None if topic_id is None else context.broker.cluster.topic_by_id(topic_id)
+        called = name or (str(topic_id) if topic is None else topic.name)
+        with noting(context, Action.DELETE_TOPIC, called) as is_answered:
+            lines.append(await _delete(context, name, topic_id))
+            is_answered(lines[-1].error)
     return encode(context, lines)
 
 
@@ -76,7 +80,7 @@ async def _delete(context: Context, name: str | None, topic_id: UUID | None) -> 
     else:
         assert topic_id is not None, "one of the two is given"
         topic, unknown = cluster.topic_by_id(topic_id), ErrorCode.UNKNOWN_TOPIC_ID
-    refused = _why_not(context, name or ("" if topic is None else topic.name))
+    refused = _why_not(context, name, topic)
     if refused is not None:
         shown = (
             name if topic is None or topic_id is None or not may(context, DESCRIBE_TOPIC, topic.name) else topic.name
@@ -93,9 +97,13 @@ async def _delete(context: Context, name: str | None, topic_id: UUID | None) -> 
     return _Line(topic.name, topic.topic_id)
 
 
-def _why_not(context: Context, name: str) -> ErrorCode | None:
-    """Of a topic that exists, or whose name the client has said; empty for an id that no topic has."""
-    return None if not name or may(context, DELETE_IN_CLUSTER) else denied(context, DELETE_TOPIC, name)
+def _why_not(context: Context, name: str | None, topic: Topic | None) -> ErrorCode | None:
+    """By its name a topic has to be describable first, as in Kafka; an id that no topic has may be asked for by all."""
+    if may(context, DELETE_IN_CLUSTER):
+        return None
+    if name is not None:
+        return denied(context, DESCRIBE_TOPIC, name) or denied(context, DELETE_TOPIC, name)
+    return None if topic is None else denied(context, DELETE_TOPIC, topic.name)
 
 
 def encode(context: Context, lines: Sequence[_Line]) -> Answer:

@@ -31,7 +31,7 @@ from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.checks import DELETE_TOPIC, denied, may
 from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.noting import note
+from fairlog.kafka.noting import noting
 from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
@@ -96,11 +96,12 @@ async def _finish(context: Context, request: DeleteRecordsRequest, ends: AskedEn
         refused = denied(context, DELETE_TOPIC, name)
         for index, offset in partitions:
             topic = context.broker.cluster.topic(name)
-            if refused is not None:
-                low_watermark, error = _NO_LOW_WATERMARK, refused
-            else:
-                low_watermark, error = await _delete(context, ends, topic, index, offset, deadline)
-            note(context, Action.DELETE_RECORDS, f"{name}-{index}", error, before=offset)
+            with noting(context, Action.DELETE_RECORDS, f"{name}-{index}", before=offset) as is_answered:
+                if refused is not None:
+                    low_watermark, error = _NO_LOW_WATERMARK, refused
+                else:
+                    low_watermark, error = await _delete(context, ends, topic, index, offset, deadline)
+                is_answered(error)
             writer.int32(index)
             writer.int64(low_watermark)
             writer.int16(error)

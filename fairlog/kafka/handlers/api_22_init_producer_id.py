@@ -27,6 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.answers import Granted, GrantedToEnd, Refusal
+from coordinator.states import IdState
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import (
     COMMIT_IN_TWO_PHASES,
@@ -39,10 +40,12 @@ from fairlog.kafka.checks import (
     refuse,
 )
 from fairlog.kafka.errors import ErrorCode, code_of_refusal
+from fairlog.kafka.noting import note
 from fairlog.kafka.ownership import why_no_write_of_id
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
-from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId, StorageFailure
+from fairlog.trail import Action
+from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId, StorageFailure, TxId
 
 SERVED = Versions(0, 6)
 FLEXIBLE_FROM = 2
@@ -106,6 +109,7 @@ async def _init(context: Context, request: InitProducerIdRequest) -> Granted | G
         refused = why_no_write_of_id(context.broker, request.transactional_id)
         if refused is not None:
             return refused
+    ended = _open_transaction(context, request)
     try:
         outcome = await context.broker.coordinator.init_producer_id(
             request.transactional_id,
@@ -120,7 +124,18 @@ async def _init(context: Context, request: InitProducerIdRequest) -> Granted | G
         return ErrorCode.KAFKA_STORAGE_ERROR
     if isinstance(outcome, Refusal):
         return code_of_refusal(outcome, knows_producer_fenced=context.version >= 4)
+    if ended is not None:
+        assert request.transactional_id is not None, "who has a transaction open has an id"
+        note(context, Action.ABORT_TRANSACTION, request.transactional_id, ErrorCode.NONE, often=True, txid=str(ended))
     return outcome
+
+
+def _open_transaction(context: Context, request: InitProducerIdRequest) -> TxId | None:
+    """What the request ends: a new instance does, and so does `fairlog txn abort`."""
+    if request.transactional_id is None or request.keeps:
+        return None
+    known = context.broker.coordinator.describe(request.transactional_id)
+    return known.txid if known is not None and known.state == IdState.OPEN.name else None
 
 
 def _why_not_allowed(context: Context, request: InitProducerIdRequest) -> ErrorCode | None:

@@ -23,14 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import trio
 
-from fairlog.broker import Broker
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import ACT_AS_BROKER, ALTER_CLUSTER, denied, may
 from fairlog.kafka.errors import ABORT_REFUSALS, ErrorCode, code_of_refusal
-from fairlog.kafka.noting import note
+from fairlog.kafka.noting import note, noting
 from fairlog.kafka.ownership import code_of_unled
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
@@ -95,16 +95,9 @@ async def handle(context: Context, request: WriteTxnMarkersRequest) -> Answer:
                 log = log_of(cluster.topic(name), index)
                 code = refused or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 if log is not None and refused is None:
-                    code = await _write(context.broker, producers, log, marker)
-                if not marker.commit:
-                    note(
-                        context,
-                        Action.ABORT_TRANSACTION,
-                        f"{name}-{index}",
-                        code,
-                        producer_id=marker.producer_id,
-                        producer_epoch=marker.producer_epoch,
-                    )
+                    code = await _write(context, producers, log, f"{name}-{index}", marker)
+                elif not marker.commit:
+                    note(context, Action.ABORT_TRANSACTION, f"{name}-{index}", code, **_named(marker))
                 writer.int32(index)
                 writer.int16(code)
                 writer.end_of_fields()
@@ -130,7 +123,12 @@ class _Producers:
         return self._by_log[log]
 
 
-async def _write(broker: Broker, producers: _Producers, log: LogId, marker: Marker) -> ErrorCode:
+def _named(marker: Marker) -> Mapping[str, Any]:
+    return {"producer_id": marker.producer_id, "producer_epoch": marker.producer_epoch}
+
+
+async def _write(context: Context, producers: _Producers, log: LogId, name: str, marker: Marker) -> ErrorCode:
+    broker = context.broker
     partition = broker.partitions.get(log)
     if partition is None:
         return code_of_unled(broker)
@@ -143,8 +141,13 @@ async def _write(broker: Broker, producers: _Producers, log: LogId, marker: Mark
         return ABORT_REFUSALS[found]
     if found is not None and not broker.is_alone and broker.coordinator.epoch_of(found.producer_id) is None:
         return ErrorCode.INVALID_TXN_STATE  # its coordinator is another broker
-    refusal = None if found is None else await broker.coordinator.abort_by_marker(found)
-    return ErrorCode.NONE if refusal is None else code_of_refusal(refusal, knows_producer_fenced=False)
+    if found is None:
+        return ErrorCode.NONE  # it is not open any more
+    with noting(context, Action.ABORT_TRANSACTION, name, **_named(marker)) as is_answered:
+        refusal = await broker.coordinator.abort_by_marker(found)
+        code = ErrorCode.NONE if refusal is None else code_of_refusal(refusal, knows_producer_fenced=False)
+        is_answered(code)
+    return code
 
 
 def _as_it_is(producers: Mapping[int, ActiveProducer], marker: Marker) -> ErrorCode:

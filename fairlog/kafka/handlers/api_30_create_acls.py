@@ -15,8 +15,11 @@ Version notes
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import trio
 
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import ALTER_CLUSTER, denied
@@ -59,6 +62,9 @@ class CreateAclsRequest:
     creations: tuple[AclAsked, ...]
 
 
+_NOTES_PER_TURN = 100
+"""Lines of the audit trail before others run."""
+
 _Outcome = tuple[ErrorCode, str | None]
 
 
@@ -82,9 +88,15 @@ def decode(reader: Reader, version: int) -> CreateAclsRequest:  # noqa: ARG001 (
 
 
 async def handle(context: Context, request: CreateAclsRequest) -> Answer:
-    outcomes = await _outcomes(context, request)
-    for creation, (error, _) in zip(request.creations, outcomes, strict=True):
-        note(context, Action.CREATE_ACL, creation.resource_name, error, acl=_shown(creation))
+    try:
+        outcomes = await _outcomes(context, request)
+    except BaseException:
+        note(context, Action.CREATE_ACL, "", ErrorCode.REQUEST_TIMED_OUT, acls=len(request.creations))
+        raise
+    for number, (creation, (error, _)) in enumerate(zip(request.creations, outcomes, strict=True)):
+        note(context, Action.CREATE_ACL, creation.resource_name, error, acl=functools.partial(_shown, creation))
+        if number % _NOTES_PER_TURN == 0:
+            await trio.lowlevel.checkpoint()
     return _encode(context, outcomes)
 
 

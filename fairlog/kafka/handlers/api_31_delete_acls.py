@@ -14,12 +14,14 @@ Version notes
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import trio
 
+from fairlog import trail
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import ALTER_CLUSTER, denied
 from fairlog.kafka.errors import ErrorCode
@@ -56,11 +58,21 @@ def decode(reader: Reader, version: int) -> DeleteAclsRequest:  # noqa: ARG001 (
 
 
 async def handle(context: Context, request: DeleteAclsRequest) -> Answer:
-    outcomes = await _outcomes(context, request)
-    for asked, outcome in zip(request.filters, outcomes, strict=True):
-        deleted = [name_of(acl) for acl in outcome.matched]
+    try:
+        outcomes = await _outcomes(context, request)
+    except BaseException:
+        note(context, Action.DELETE_ACL, "", ErrorCode.REQUEST_TIMED_OUT, filters=len(request.filters))
+        raise
+    for number, (asked, outcome) in enumerate(zip(request.filters, outcomes, strict=True)):
+        deleted = functools.partial(_names, outcome.matched)
         note(context, Action.DELETE_ACL, asked.resource_name or "", outcome.error, deleted=deleted)
+        if number % _ACLS_PER_TURN == 0:
+            await trio.lowlevel.checkpoint()
     return await _encode(context, outcomes)
+
+
+def _names(acls: Sequence[Acl]) -> list[str]:
+    return [name_of(acl) for acl in acls[: trail.ITEMS_MAX + 1]]
 
 
 async def _outcomes(context: Context, request: DeleteAclsRequest) -> list[_Outcome]:

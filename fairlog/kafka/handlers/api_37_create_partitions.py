@@ -23,7 +23,7 @@ from fairlog.cluster.interface import InvalidPartitions, Topic, UnknownTopic
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import ALTER_TOPIC, denied
 from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.noting import note
+from fairlog.kafka.noting import note, noting
 from fairlog.kafka.replicas import BadReplicas, check_assignments
 from fairlog.kafka.wire import Reader
 from fairlog.trail import Action
@@ -77,10 +77,13 @@ async def handle(context: Context, request: CreatePartitionsRequest) -> Answer:
             error, message = ErrorCode.INVALID_REQUEST, "the request names this topic more than once"
         elif (refused := denied(context, ALTER_TOPIC, topic.name)) is not None:
             error, message = refused, "the client may not alter this topic"
-        else:
-            error, message = await _grow(context, topic, request.validate_only)
-        if not request.validate_only:
             note(context, Action.CREATE_PARTITIONS, topic.name, error, total=topic.total)
+        elif request.validate_only:
+            error, message = await _grow(context, topic, True)
+        else:
+            with noting(context, Action.CREATE_PARTITIONS, topic.name, total=topic.total) as is_answered:
+                error, message = await _grow(context, topic, False)
+                is_answered(error)
         writer.string(topic.name)
         writer.int16(error)
         writer.message(message)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import DELETE_GROUP, denied
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
-from fairlog.kafka.noting import note
+from fairlog.kafka.noting import noting
 from fairlog.kafka.ownership import code_of_group_elsewhere, is_group_elsewhere
 from fairlog.kafka.wire import Reader
 from fairlog.trail import Action
@@ -39,9 +39,11 @@ def decode(reader: Reader, version: int) -> DeleteGroupsRequest:  # noqa: ARG001
 
 
 async def handle(context: Context, request: DeleteGroupsRequest) -> Answer:
-    errors = {group: await _delete(context, group) for group in dict.fromkeys(request.groups)}
-    for group, error in errors.items():
-        note(context, Action.DELETE_GROUP, group, error)
+    errors: dict[str, ErrorCode] = {}
+    for group in dict.fromkeys(request.groups):
+        with noting(context, Action.DELETE_GROUP, group) as is_answered:
+            errors[group] = await _delete(context, group)
+            is_answered(errors[group])
     writer = context.writer()
 
     def result(entry: tuple[str, ErrorCode]) -> None:

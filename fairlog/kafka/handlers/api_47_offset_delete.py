@@ -49,6 +49,7 @@ def decode(reader: Reader, version: int) -> OffsetDeleteRequest:  # noqa: ARG001
 async def handle(context: Context, request: OffsetDeleteRequest) -> Reply:
     refused = denied(context, DELETE_GROUP, request.group)
     if refused is not None:
+        note(context, Action.DELETE_OFFSETS, request.group, refused)
         return encode(context, request, refused, {})
     if not is_group_id(request.group):
         return encode(context, request, ErrorCode.INVALID_GROUP_ID, {})
@@ -75,11 +76,21 @@ async def _finish(context: Context, request: OffsetDeleteRequest) -> Answer:
     try:
         outcome = await broker.offsets.delete_partitions(request.group, names)
     except (StorageFailure, CorruptStorage):
+        note(context, Action.DELETE_OFFSETS, request.group, ErrorCode.KAFKA_STORAGE_ERROR)
         return encode(context, request, ErrorCode.NOT_COORDINATOR, {})
+    except BaseException:
+        note(context, Action.DELETE_OFFSETS, request.group, ErrorCode.REQUEST_TIMED_OUT)  # its client is cut off
+        raise
     if isinstance(outcome, GroupRefusal):
+        note(context, Action.DELETE_OFFSETS, request.group, GROUP_REFUSALS[outcome])
         return encode(context, request, GROUP_REFUSALS[outcome], {})
-    errors = {asked: _code(outcome[place]) for asked, place in places.items()}
-    return encode(context, request, ErrorCode.NONE, errors | not_allowed)
+    errors = {asked: _code(outcome[place]) for asked, place in places.items()} | not_allowed
+    deleted = [f"{name}-{index}" for (name, index), error in errors.items() if error is ErrorCode.NONE]
+    if deleted:
+        note(context, Action.DELETE_OFFSETS, request.group, ErrorCode.NONE, partitions=deleted)
+    elif errors:
+        note(context, Action.DELETE_OFFSETS, request.group, next(iter(errors.values())))
+    return encode(context, request, ErrorCode.NONE, errors)
 
 
 def _code(refusal: GroupRefusal | None) -> ErrorCode:
@@ -90,7 +101,6 @@ def encode(
     context: Context, request: OffsetDeleteRequest, error: ErrorCode, errors: Mapping[tuple[str, int], ErrorCode]
 ) -> Answer:
     """With an `error` for the whole request there are no topics in the answer, as in Kafka."""
-    note(context, Action.DELETE_OFFSETS, request.group, error, topics=[name for name, _ in request.topics])
     writer = context.writer()
 
     def topic(entry: tuple[str, tuple[int, ...]]) -> None:
