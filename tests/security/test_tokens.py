@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hmac
+import http.client
+import io
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -135,6 +138,9 @@ async def test_forged_tokens_are_refused(keys):
     assert "InvalidSignatureError" in await outcome(keys, message(f"{head}.{changed}.{signature}"))
     for none in ("", "x", "a.b.c", token()[:-20], "é.é.é"):
         assert isinstance(await outcome(keys, message(none)), str)
+    for algorithm in (b"[]", b"{}", b"7", b"null", b'{"ES256": 1}'):
+        odd = jwt.utils.base64url_encode(b'{"kid":"ec","alg":' + algorithm + b"}").decode()
+        assert isinstance(await outcome(keys, message(f"{odd}.{body}.{signature}")), str)
     assert await outcome(keys, message(token(), "a=admin")) == "somebody else's authorization id"
 
 
@@ -199,6 +205,54 @@ async def test_keys_are_kept_while_their_source_is_away(nursery, autojump_clock,
     ]
 
 
+@pytest.mark.parametrize(
+    "failure",
+    [
+        http.client.IncompleteRead(b"{"),
+        http.client.BadStatusLine("x"),
+        http.client.InvalidURL("a space"),
+        http.client.LineTooLong("header line"),
+    ],
+)
+async def test_answer_that_is_not_http_leaves_the_node_alone(nursery, autojump_clock, in_place, monkeypatch, failure):
+    """The keys are looked for again."""
+    answers = [failure, io.BytesIO(key_set_of(ec=EC))]
+
+    def answer(*_: object, **__: object) -> io.BytesIO:
+        if isinstance(answers[0], Exception):
+            raise answers.pop(0)
+        return answers[0]
+
+    monkeypatch.setattr("urllib.request.OpenerDirector.open", answer)
+    keys = KeySet("https://issuer.example/jwks")
+    nursery.start_soon(keys.run)
+    with capture_logs() as lines:
+        await trio.sleep(2 * key_set.LOOK_AGAIN_S)
+        assert await keys.key("ec") is not None
+    assert type(failure).__name__ in lines[0]["reason"]
+
+
+@pytest.mark.parametrize("algorithm", ["none", "HS256", "unheard of", [], {}, 7])
+async def test_key_for_an_algorithm_that_is_not_taken_is_left_out(nursery, algorithm):
+    """PyJWT raises NotImplementedError for a key whose algorithm is none."""
+    rows = json.loads(key_set_of(ec=EC, other=OTHER))["keys"]
+    keys = KeySet("jwks", lambda _: json.dumps({"keys": [{**rows[1], "alg": algorithm}, rows[0]]}).encode())
+    nursery.start_soon(keys.run)
+    assert await keys.key("ec") is not None
+    assert await keys.key("other") is None
+
+
+async def test_source_that_drips_is_given_up(nursery, monkeypatch):
+    monkeypatch.setattr(key_set, "FETCH_ALL_S", 0.05)
+    dripping = threading.Event()
+    keys = KeySet("jwks", lambda _: bytes(dripping.wait(20)))
+    nursery.start_soon(keys.run)
+    with capture_logs() as lines, trio.fail_after(3):
+        assert await keys.key("ec") is None
+    dripping.set()
+    assert lines[0]["reason"] == "it was not read in 0 s"
+
+
 async def test_unknown_keys_are_looked_for_once_in_a_while(nursery, autojump_clock, in_place):
     """Whatever number of tokens name them."""
     reads = 0
@@ -254,6 +308,24 @@ def test_settings_must_say_which_tokens_are_taken(missing):
         load(environment={name: value for name, value in SETTINGS.items() if name != missing})
     with pytest.raises(ConfigError, match="neither a file nor an https URL"):
         load(environment={**SETTINGS, "FAIRLOG_OAUTH_JWKS": "http://issuer.example/jwks"})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://",
+        "https://issuer.example/a key",
+        "https://issuer.example/\u00e4",
+        "https://issuer.example:port/",
+        "https://[::1/",
+        "https://me:secret@issuer.example/",
+        "HTTPS+x://issuer.example/",
+    ],
+)
+def test_url_of_keys_is_checked_at_the_start(url):
+    with pytest.raises(ConfigError, match=r"oauth\.jwks") as refusal:
+        load(environment={**SETTINGS, "FAIRLOG_OAUTH_JWKS": url})
+    assert "secret" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("sasl", [SaslSettings(mechanisms=("OAUTHBEARER",))])
