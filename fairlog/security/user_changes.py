@@ -21,6 +21,7 @@ from fairlog.security.users import (
     Credential,
     ScramMechanism,
     User,
+    is_short,
 )
 
 
@@ -137,6 +138,4 @@ def _why_not(change: Change, credentials: Collection[ScramMechanism]) -> WhyNot 
 
 def is_name(name: str) -> bool:
     """Whether a user may be called so."""
-    if not 0 < len(name) <= NAME_CHARACTERS_MAX:
-        return False
-    return prepared(name) == name
+    return bool(name) and is_short(name) and prepared(name) == name

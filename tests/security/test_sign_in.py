@@ -18,6 +18,7 @@ from fairlog.kafka.server import Server
 from fairlog.listening import Door
 from fairlog.native.protocol import NativeProtocol
 from fairlog.security import sign_in
+from fairlog.security.user_changes import is_name
 from tests.kafka.serving import framed
 from tests.security.signing_in import (
     FAILED,
@@ -166,6 +167,22 @@ async def test_message_that_is_none_is_refused_like_a_wrong_password(connect, me
         await peer.handshake(SHA_256)
         assert (await peer.authenticate(message)).error_code == FAILED
         assert await peer.is_closed()
+
+
+@pytest.mark.parametrize("name", ["\ufdfa" * 600, "\ufdfa" * 15, "a" * 256, "=2C" * 256])
+async def test_long_name_is_refused_before_it_is_normalized(connect, monkeypatch, name):
+    """SASLprep of 2 KiB took 24 ms; U+FDFA becomes 18 characters."""
+    normalized = []
+    monkeypatch.setattr("scramp.core.saslprep", lambda source: normalized.append(source) or source)
+    async with connect() as peer:
+        await peer.handshake(SHA_256)
+        assert (await peer.authenticate(f"n,,n={name},r=nonce".encode())).error_code == FAILED
+    assert not is_name(name)
+    assert normalized == []
+    async with connect() as peer:
+        await peer.handshake(SHA_256)
+        assert (await peer.authenticate(b"n,,n=" + b"=2C" * 255 + b",r=nonce")).error_code == NONE
+    assert normalized == ["," * 255]
 
 
 @pytest.mark.parametrize(
