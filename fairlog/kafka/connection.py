@@ -209,6 +209,7 @@ class Connection:
                 self._frames.release()
                 await self._answer(started, frame_bytes)
                 if self._client.sign_in is not None:
+                    self._client.sign_in.answered()
                     if self._client.sign_in.is_over:
                         return True
                     self._lift_limit(self._client.sign_in)

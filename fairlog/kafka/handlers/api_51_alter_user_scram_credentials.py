@@ -4,7 +4,7 @@ Behaviour
 - A client sends a salted password; what is kept tells neither it nor the password (`fairlog.security.users`).
 - A user's changes are made together, or refused with the first reason; other users' changes go on. When this is
   answered they are durable, and connections of users who were deleted, or have another password, are being closed:
-  Kafka waits until they sign in again.
+  Kafka waits until they sign in again. A client that has changed its own user so is answered first.
 - An unknown mechanism is UNSUPPORTED_SASL_MECHANISM. To delete what is not there is RESOURCE_NOT_FOUND; to name a
   credential twice DUPLICATE_RESOURCE; a bad name, too few or too many iterations, a salt or a salted password of
   another length UNACCEPTABLE_CREDENTIAL.
@@ -79,6 +79,8 @@ def decode(reader: Reader, version: int) -> AlterUserScramCredentialsRequest:  #
 
 
 async def handle(context: Context, request: AlterUserScramCredentialsRequest) -> Answer:
+    if context.client.sign_in is not None:
+        context.client.sign_in.changes_users()
     changes = [
         *(Change(name, _mechanism(number), None) for name, number in request.deletions),
         *map(_change, request.upsertions),
