@@ -240,7 +240,7 @@ class SignIn:
             raise Refused("another user signs in on the connection", session.name)
         lifetimes = [self._desk.max_reauth_ms] if self._desk.max_reauth_ms else []
         if session.expires_ms is not None:
-            lifetimes.append(max(0, session.expires_ms - self._desk.now_ms()))
+            lifetimes.append(max(1, session.expires_ms - self._desk.now_ms()))  # 0 is for ever
         lifetime_ms = min(lifetimes, default=0)
         self._expires_s = trio.current_time() + lifetime_ms / 1000 if lifetimes else None
         self._session, self._session_mechanism, self.principal = session, self._mechanism, principal

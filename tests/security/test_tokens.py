@@ -90,7 +90,7 @@ async def outcome(keys: KeySet, sent: bytes) -> SignedIn | str:
 async def test_token_of_the_issuer_is_taken_until_it_expires(keys):
     signed_in = await outcome(keys, message(token()))
     assert signed_in.name == "alice"
-    assert abs(signed_in.expires_ms - (time.time() + 300) * 1000) < 5000
+    assert abs(signed_in.expires_ms - (time.time() + 300 + RULES.skew_s) * 1000) < 5000
     by_rsa = token({"aud": ["x", "other"]}, key=RSA, key_id="rsa", algorithm="PS512")
     assert (await outcome(keys, message(by_rsa, "a=alice"))).name == "alice"
 
@@ -121,6 +121,40 @@ async def test_clocks_may_differ_a_little(keys):
     now_s = int(time.time())
     assert isinstance(await outcome(keys, message(token({"exp": now_s - 10, "nbf": now_s + 10}))), SignedIn)
     assert await outcome(keys, message(token({"exp": now_s - 31}))) == "a token that has expired"
+
+
+@pytest.mark.parametrize("sasl", [SaslSettings(mechanisms=("OAUTHBEARER",))])
+@pytest.mark.parametrize(("skew_s", "least_ms"), [(30, 10_000), (11, 1)])
+async def test_session_of_a_token_that_expired_within_the_skew_ends_with_the_skew(
+    memory, nursery, sasl, tmp_path, monkeypatch, skew_s, least_ms
+):
+    """A lifetime of 0 would be one for ever."""
+    expired_s = int(time.time()) - 10
+    (tmp_path / "jwks.json").write_bytes(key_set_of(ec=EC))
+    memory.settings = load(
+        environment={
+            **SETTINGS,
+            "FAIRLOG_OAUTH_JWKS": str(tmp_path / "jwks.json"),
+            "FAIRLOG_OAUTH_CLOCK_SKEW_S": str(skew_s),
+        }
+    )
+    if least_ms == 1:  # its last moment
+        monkeypatch.setattr("fairlog.security.desk.SignInDesk.now_ms", lambda _: (expired_s + skew_s) * 1000)
+        monkeypatch.setattr("fairlog.security.token_exchange.time.time", lambda: float(expired_s + skew_s - 1))
+    server = Server(memory.broker)
+    address = await listening(nursery, server)
+    async with Peer(address) as peer:
+        await peer.handshake("OAUTHBEARER")
+        answer = await peer.authenticate(message(token({"exp": expired_s})))
+        assert answer.error_code == NONE
+        assert least_ms <= answer.session_lifetime_ms <= (skew_s - 10) * 1000
+        if least_ms > 1:
+            assert (await peer.metadata()).brokers
+        else:
+            assert answer.session_lifetime_ms == 1
+            await trio.sleep(0.01)
+            assert await peer.metadata() is None
+    server.stop()
 
 
 async def test_forged_tokens_are_refused(keys):
