@@ -568,10 +568,11 @@ class SaslSettings:
         "OAUTHBEARER by tokens. Kafka's sasl.enabled.mechanisms.",
         default_text="`SCRAM-SHA-256,SCRAM-SHA-512,PLAIN`",
     )
-    plain_without_tls: bool = key(
+    secrets_without_tls: bool = key(
         False,
         read_switch,
-        "Also offer PLAIN on listeners without TLS, where everybody on the line can read the password.",
+        "Also offer PLAIN and OAUTHBEARER on listeners without TLS, where everybody on the line can read the password "
+        "or the token.",
     )
     max_reauth_ms: int = key(
         0,

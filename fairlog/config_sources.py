@@ -211,6 +211,8 @@ def _check_tokens(settings: Settings) -> None:
     for name in ("jwks", "issuer", "audience", "principal_claim"):
         if not getattr(settings.oauth, name):
             raise ConfigError(f"sasl.mechanisms has {OAUTHBEARER}, and oauth.{name} is not set")
+    if not all(map(str.strip, settings.oauth.audience.split(","))):
+        raise ConfigError(f"oauth.audience ({settings.oauth.audience!r}) has an empty name between commas")
     jwks = settings.oauth.jwks
     if "://" in jwks:
         _require_https("oauth.jwks", jwks)

@@ -77,7 +77,7 @@ class Server:
         sasl = broker.settings.sasl
         self._keys = KeySet(broker.settings.oauth.jwks) if OAUTHBEARER in sasl.mechanisms else None
         self._desk = SignInDesk(
-            SignInRules(sasl.mechanisms, sasl.plain_without_tls, sasl.max_reauth_ms),
+            SignInRules(sasl.mechanisms, sasl.secrets_without_tls, sasl.max_reauth_ms),
             partial(broker.cluster.access, USERS),
             lambda: broker.cluster.access(SECRETS).get(MADE_UP_SALTS),
             self.statistics.sign_ins,

@@ -18,6 +18,7 @@ from fairlog.kafka.server import Server
 from fairlog.listening import Door
 from fairlog.native.protocol import NativeProtocol
 from fairlog.security import sign_in
+from fairlog.security.mechanisms import MECHANISMS
 from fairlog.security.user_changes import is_name
 from tests.kafka.serving import framed
 from tests.security.signing_in import (
@@ -126,10 +127,11 @@ async def test_mechanism_that_is_not_offered_is_refused_with_those_that_are(conn
         assert await peer.is_closed()
 
 
-@pytest.mark.parametrize("sasl", [SaslSettings()])
-async def test_plain_is_not_offered_where_the_line_can_be_read(connect, sasl):
+@pytest.mark.parametrize("sasl", [SaslSettings(mechanisms=MECHANISMS)])
+@pytest.mark.parametrize("secret", ["PLAIN", "OAUTHBEARER"])
+async def test_secrets_are_not_sent_where_the_line_can_be_read(connect, sasl, secret):
     async with connect() as peer:
-        answer = await peer.handshake("PLAIN")
+        answer = await peer.handshake(secret)
         assert (answer.error_code, answer.mechanisms) == (UNSUPPORTED_MECHANISM, [SHA_256, SHA_512])
 
 
@@ -254,7 +256,7 @@ async def test_user_who_is_deleted_is_disconnected_at_once(connect, memory, serv
         assert (await alice.scram("alice", PASSWORD)).error_code == FAILED
 
 
-@pytest.mark.parametrize("sasl", [SaslSettings(max_reauth_ms=1500, plain_without_tls=True)])
+@pytest.mark.parametrize("sasl", [SaslSettings(max_reauth_ms=1500, secrets_without_tls=True)])
 async def test_session_ends_unless_the_client_signs_in_again(connect, server, sasl):
     """KIP-368: the lifetime is told, signing in again makes it anew, and what comes later closes the connection."""
     async with connect() as again, connect() as late:

@@ -123,7 +123,7 @@ async def test_clocks_may_differ_a_little(keys):
     assert await outcome(keys, message(token({"exp": now_s - 31}))) == "a token that has expired"
 
 
-@pytest.mark.parametrize("sasl", [SaslSettings(mechanisms=("OAUTHBEARER",))])
+@pytest.mark.parametrize("sasl", [SaslSettings(mechanisms=("OAUTHBEARER",), secrets_without_tls=True)])
 @pytest.mark.parametrize(("skew_s", "least_ms"), [(30, 10_000), (11, 1)])
 async def test_session_of_a_token_that_expired_within_the_skew_ends_with_the_skew(
     memory, nursery, sasl, tmp_path, monkeypatch, skew_s, least_ms
@@ -329,17 +329,21 @@ def test_keys_come_from_files_and_https_alone(tmp_path: Path):
 
 SETTINGS = {
     "FAIRLOG_SASL_MECHANISMS": "OAUTHBEARER",
+    "FAIRLOG_SASL_SECRETS_WITHOUT_TLS": "true",
     "FAIRLOG_OAUTH_JWKS": "jwks.json",
     "FAIRLOG_OAUTH_ISSUER": "https://issuer.example",
     "FAIRLOG_OAUTH_AUDIENCE": "fairlog",
 }
 
 
-@pytest.mark.parametrize("missing", list(SETTINGS)[1:])
+@pytest.mark.parametrize("missing", [name for name in SETTINGS if name.startswith("FAIRLOG_OAUTH")])
 def test_settings_must_say_which_tokens_are_taken(missing):
     assert load(environment=SETTINGS).sasl.mechanisms == ("OAUTHBEARER",)
     with pytest.raises(ConfigError, match="is not set"):
         load(environment={name: value for name, value in SETTINGS.items() if name != missing})
+    for audience in (",", "fairlog,", "fairlog, ,other"):
+        with pytest.raises(ConfigError, match=r"oauth\.audience .* has an empty name"):
+            load(environment={**SETTINGS, "FAIRLOG_OAUTH_AUDIENCE": audience})
     with pytest.raises(ConfigError, match="neither a file nor an https URL"):
         load(environment={**SETTINGS, "FAIRLOG_OAUTH_JWKS": "http://issuer.example/jwks"})
 
@@ -362,7 +366,7 @@ def test_url_of_keys_is_checked_at_the_start(url):
     assert "secret" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("sasl", [SaslSettings(mechanisms=("OAUTHBEARER",))])
+@pytest.mark.parametrize("sasl", [SaslSettings(mechanisms=("OAUTHBEARER",), secrets_without_tls=True)])
 async def test_client_signs_in_with_a_token_and_its_session_ends_with_it(memory, nursery, sasl, tmp_path):
     """The lifetime that it is told is the token's; a refused one is answered as RFC 7628 has it, and then closed."""
     (tmp_path / "jwks.json").write_bytes(key_set_of(ec=EC))
