@@ -35,6 +35,9 @@ SALT_BYTES_MAX = 255
 
 NAME_CHARACTERS_MAX = 255
 
+USERS_MAX = 20_000
+"""All are in memory, in each process, and are looked through when they change."""
+
 _UNICODE = unicodedata.ucd_3_2_0
 """SASLprep's (RFC 3454)."""
 
