@@ -11,8 +11,9 @@ client by TLS's own alert before the connection is closed: trio does not send it
 The files are looked at every `LOOK_S`. They are read when they have changed, and are the same at the next look:
 certificate and key are two files, and nobody replaces both at once. Those that cannot be used change nothing, and a log
 line says why. Connections that are open stay open, also those of clients whose certificates are revoked by then, as
-with Kafka. A new connection goes by the new files; so that no client comes in by an old handshake, none is resumed
-where certificates are asked for.
+with Kafka. A new connection goes by the new files, also if it would resume an old handshake: each `SSLContext` has a
+cache and ticket keys of its own. Under the same files TLS 1.2 resumes handshakes, for OpenSSL's two hours, and Python
+has no switch for it; TLS 1.3 does only where no certificates are asked for (no tickets are given otherwise).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import trio
@@ -254,29 +255,52 @@ async def test_client_with_tls_1_2_is_refused_in_the_handshake(site: Site) -> No
     assert await ask_versions(stream) == b"SSLV3_ALERT_CERTIFICATE_REVOKED"
 
 
-async def test_no_handshake_is_resumed_where_certificates_are_asked_for(site: Site) -> None:
-    """A client whose certificate is revoked would come in by an earlier one."""
+async def handshake_of_tls_1_2(
+    stream: trio.SocketStream, context: ssl.SSLContext, session: ssl.SSLSession | None = None
+) -> ssl.SSLObject:
+    """By hand: trio's stream does not take a session. Raises ssl.SSLError."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(incoming, outgoing, server_hostname="localhost", session=session)
+    while True:
+        try:
+            client.do_handshake()
+        except ssl.SSLWantReadError:
+            await stream.send_all(outgoing.read())
+            incoming.write(await stream.receive_some())
+        else:
+            await stream.send_all(outgoing.read())
+            return client
+
+
+@pytest.mark.parametrize("name", [TLS, MUTUAL])
+async def test_handshake_of_tls_1_2_is_resumed_under_the_same_files_only(
+    site: Site, name: str, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client whose certificate was revoked since would come in by an earlier one."""
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    nursery.start_soon(site.tls.run)
+    context = site.context(site.alice)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    first = await handshake_of_tls_1_2(await site.plain(name), context)
+    again = await handshake_of_tls_1_2(await site.plain(name), context, first.session)
+    assert again.session_reused
+    assert again.session.timeout <= 7200
+    before = site.tls.by_name[name].context
+    site.authority.revoke(site.revoked, [site.alice, site.bob])
+    await until(lambda: site.tls.by_name[name].context is not before)
+    if name == MUTUAL:
+        with pytest.raises(ssl.SSLError, match="SSLV3_ALERT_CERTIFICATE_REVOKED"):
+            await handshake_of_tls_1_2(await site.plain(name), context, again.session)
+    else:
+        assert not (await handshake_of_tls_1_2(await site.plain(name), context, again.session)).session_reused
+
+
+async def test_handshake_of_tls_1_3_is_not_resumed_where_certificates_are_asked_for(site: Site) -> None:
+    """There are no tickets to resume one by."""
     for name, resumes in ((TLS, True), (MUTUAL, False)):
-        context = site.context(site.alice)
-        context.maximum_version = ssl.TLSVersion.TLSv1_2
-        sessions = []
-        for _ in range(2):
-            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-            client = context.wrap_bio(
-                incoming, outgoing, server_hostname="localhost", session=sessions[0] if sessions else None
-            )
-            async with await site.plain(name) as stream:
-                while True:
-                    try:
-                        client.do_handshake()
-                        break
-                    except ssl.SSLWantReadError:
-                        await stream.send_all(outgoing.read())
-                        incoming.write(await stream.receive_some())
-                await stream.send_all(outgoing.read())
-                sessions.append(client.session)
-                reused = client.session_reused
-        assert reused is resumes
+        stream = await site.connect(name, site.alice)
+        assert await ask_versions(stream)
+        assert cast(Any, stream)._ssl_object.session.has_ticket is resumes
 
 
 # --- clients that do not do what they should -----------------------------------------------------------------
