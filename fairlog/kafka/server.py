@@ -194,13 +194,13 @@ class Server:
         handshake = _Handshake()
         self._connections.add(handshake)
         try:
+            if self._accepting.cancel_called:  # accepted in the step of `stop`
+                handshake.stop()
             with handshake.life:
-                secured = await tls.secured(stream)
+                secured = await tls.secured(stream, signs_in=client.listener.protocol.asks_who_it_is)
                 if secured is None:
                     return None
-                secret, principal = secured
-                if not client.listener.protocol.asks_who_it_is:
-                    client.principal = principal
+                secret, client.principal = secured
                 return secret
         except HandshakeFailed as failure:
             self.statistics.handshakes_failed += 1

@@ -58,7 +58,9 @@ class BadTlsFiles(Exception):
 
 
 class HandshakeFailed(Exception):
-    """A client was refused in the handshake, or after it. The message says why; no client's bytes are in it."""
+    """A client was refused in the handshake, or after it. The message says why; of the client's bytes it has
+    the beginning of its certificate's subject at most.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +89,12 @@ class TlsListener:
         """Of the next handshake."""
         self._rules = rules
 
-    async def secured(self, stream: trio.SocketStream) -> tuple[trio.SSLStream[trio.SocketStream], Principal] | None:
-        """Do the handshake. Answers the stream inside, and whom the client's certificate shows; None if the client
-        closes before it has sent anything, as who only looks whether a port is open.
+    async def secured(
+        self, stream: trio.SocketStream, *, signs_in: bool
+    ) -> tuple[trio.SSLStream[trio.SocketStream], Principal] | None:
+        """Do the handshake. Answers the stream inside, and whom the client's certificate shows, who is ANONYMOUS if it
+        signs in afterwards; None if the client closes before it has sent anything, as who only looks whether a port is
+        open.
 
         Raises HandshakeFailed; then, and if it is cancelled, the caller closes `stream`.
         """
@@ -99,7 +104,7 @@ class TlsListener:
                 return None
             reason = await _done(secret)
             if reason is None:
-                return secret, self._principal(secret)
+                return secret, ANONYMOUS if signs_in else self._principal(secret)
             await _send_alert(secret)
             raise HandshakeFailed(reason)
         raise HandshakeFailed(f"it took more than {HANDSHAKE_S:.0f} s")
@@ -219,7 +224,10 @@ def _contexts(files: TlsFiles, asks: Mapping[str, ClientAuth]) -> dict[str, ssl.
 
 def _require_private(key: Path) -> None:
     """As PostgreSQL has it: 0600, or 0640 if it is root's, who gives it to a service by its group."""
-    found = key.stat()
+    try:
+        found = key.stat()
+    except OSError as error:  # gone since it was opened
+        raise BadTlsFiles(f"cannot read {key}: {error.strerror or error}") from error
     allowed = 0o640 if found.st_uid == 0 else 0o600
     if stat.S_IMODE(found.st_mode) & 0o777 & ~allowed:
         raise BadTlsFiles(

@@ -159,6 +159,31 @@ async def test_both_protocols_are_spoken_inside_of_tls(site: Site) -> None:
     assert "topics" in await talker.ask("topics")
 
 
+async def test_rules_are_not_asked_where_clients_sign_in(site: Site, nursery: trio.Nursery) -> None:
+    """The name of a certificate is not used there, so it need not have one."""
+    (socket,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    server = Server(site.memory.broker)
+    listener = Listener(MUTUAL, SecurityProtocol.SASL_SSL)
+    await nursery.start(server.serve, [Door(socket, listener, site.tls.by_name[MUTUAL])])
+    site.ports["SASL"] = socket.socket.getsockname()[1]
+    assert await ask_versions(await site.connect("SASL", site.unmapped))
+    server.stop()
+
+
+async def test_connection_that_comes_as_the_server_stops_is_closed_at_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would hold the stop for as long as a handshake may take."""
+    serve = Server._serve_stream
+
+    async def serve_late(server: Server, *arguments: Any) -> None:
+        server.stop()
+        await serve(server, *arguments)
+
+    monkeypatch.setattr(Server, "_serve_stream", serve_late)
+    assert await is_closed(await site.plain(), within_s=1)
+
+
 @pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
 async def test_tls_of_two_versions_is_spoken(site: Site, version: str) -> None:
     """The others are refused: test_tls_clients has openssl try them."""
@@ -479,6 +504,24 @@ def bad(directory: Path, spoil: Callable[[Authority, Pair, Path], TlsFiles]) -> 
     with pytest.raises(BadTlsFiles) as raised:
         TlsListeners.load(spoil(authority, pair, revoked), {MUTUAL: ClientAuth.REQUIRED}, RULES)
     return str(raised.value)
+
+
+def test_key_that_goes_while_it_is_looked_at_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when it is replaced in two steps; an OSError would end the task that reads changed files, and the node."""
+    stat = Path.stat
+
+    def gone(path: Path, **more: Any) -> os.stat_result:
+        if path.name == "node-key.pem" and has_looked:
+            raise FileNotFoundError(2, "No such file or directory")
+        has_looked.append(path)
+        return stat(path, **more)
+
+    def as_it_is(authority: Authority, pair: Pair, revoked: Path) -> TlsFiles:
+        monkeypatch.setattr(Path, "stat", gone)
+        return TlsFiles(pair.certificate, pair.key, authority.certificate)
+
+    has_looked: list[Path] = []
+    assert bad(tmp_path / "ca", as_it_is) == f"cannot read {tmp_path}/ca/node-key.pem: No such file or directory"
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
