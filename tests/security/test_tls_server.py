@@ -159,6 +159,31 @@ async def test_both_protocols_are_spoken_inside_of_tls(site: Site) -> None:
     assert "topics" in await talker.ask("topics")
 
 
+async def test_large_answer_of_the_native_protocol_is_encrypted_in_pieces(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that does not read it would hold another copy of all of it."""
+    sizes: list[int] = []
+    send_all = trio.SSLStream.send_all
+
+    async def noting(stream: trio.SSLStream[trio.SocketStream], data: bytes) -> None:
+        sizes.append(len(data))
+        await send_all(stream, data)
+
+    async def large(call: Any) -> dict[str, str]:
+        call.arguments.end()
+        return {"large": "x" * 400_000}
+
+    protocol = next(iter(site.server._protocols.values()))
+    monkeypatch.setitem(protocol._served.ops, "topics", (Op(large, ()), protocol._served.ops["topics"][1]))
+    talker = Talker(await site.connect())
+    await talker.greet()
+    monkeypatch.setattr(trio.SSLStream, "send_all", noting)
+    assert await talker.ask("topics") == {"large": "x" * 400_000}
+    assert sum(sizes) > 400_000
+    assert max(sizes) == 128 * 1024
+
+
 async def test_rules_are_not_asked_where_clients_sign_in(site: Site, nursery: trio.Nursery) -> None:
     """The name of a certificate is not used there, so it need not have one."""
     (socket,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
