@@ -32,7 +32,7 @@ FAILURE_DELAY_S = 0.1
 """Kafka's connection.failed.authentication.delay.ms."""
 
 TIME_S = 30.0
-"""For signing in, from the first byte on: what Kafka's clients have patience for (`request.timeout.ms`)."""
+"""For signing in, after the TLS handshake if any: what Kafka's clients have patience for (`request.timeout.ms`)."""
 
 AGAIN_S = 1.0
 """Between two times that a connection signs in again. Kafka's bound."""

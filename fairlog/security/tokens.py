@@ -158,7 +158,7 @@ def _header(token: str) -> tuple[str, str | None]:
     try:
         header = jwt.get_unverified_header(token)
     except (jwt.PyJWTError, ValueError, RecursionError):
-        raise Refused("a token that is none") from None
+        raise Refused("what was sent is not a token") from None
     algorithm, key_id = header.get("alg"), header.get("kid")
     if not _is_taken(algorithm):
         raise Refused("a token whose algorithm is not among those that are taken")
@@ -172,7 +172,7 @@ def _is_taken(algorithm: object) -> TypeGuard[str]:
 def _in_time(claims: Mapping[str, object], rules: TokenRules, now_s: float) -> Claimed:
     times = {name: claims[name] for name in ("exp", "nbf", "iat") if name in claims}
     if not all(type(value) in (int, float) and abs(cast("float", value)) < 2**53 for value in times.values()):
-        raise Refused("a token with a time that is none")
+        raise Refused("a token with a time that is not a number")
     expires_s = int(cast("float", claims["exp"]))
     if now_s >= expires_s + rules.skew_s:
         raise Refused("a token that has expired")

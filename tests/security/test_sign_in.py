@@ -79,7 +79,7 @@ async def test_nothing_else_is_served_before(connect, memory, key):
         assert await peer.is_closed()
 
 
-@pytest.mark.parametrize(("name", "password"), [("alice", "wrong"), ("nobody", PASSWORD), ("alice", "")])
+@pytest.mark.parametrize(("name", "password"), [("alice", "a wrong guess"), ("nobody", PASSWORD), ("alice", "")])
 async def test_wrong_password_and_unknown_user_are_told_the_same(connect, server, name, password):
     """The same sentence after the same delay; one log line that has the name, and no secret."""
     with capture_logs() as lines:
@@ -100,7 +100,7 @@ async def test_wrong_password_and_unknown_user_are_told_the_same(connect, server
     refused = [line for line in lines if line["event"] == "sign-in refused"]
     assert [line["user"] for line in refused] == [name, name]
     assert PASSWORD not in str(lines)
-    assert password == "" or password not in str([line["reason"] for line in refused if password != "wrong"])
+    assert password == "" or password not in str(lines)
 
 
 async def test_unknown_user_has_a_salt_of_its_own_that_stays(connect, memory):
