@@ -599,3 +599,14 @@ async def test_old_revocation_list_refuses_everybody(site: Site) -> None:
         assert await ask_versions(stream)
         await until(lambda: failures(lines))
     assert failures(lines) == ["the client's certificate is refused: CRL has expired"]
+
+
+async def test_missing_revocation_list_refuses_everybody_of_its_ca(site: Site) -> None:
+    """So a CA is taken out of use by taking its list out of the file."""
+    Authority(site.revoked.parent / "another", "Another CA").revoke(site.revoked, [])
+    site.tls.by_name[MUTUAL].context = TlsListeners.load(site.files, AUTH, RULES).by_name[MUTUAL].context
+    with capture_logs() as lines:
+        stream = await site.connect(MUTUAL, site.alice)
+        assert await ask_versions(stream)
+        await until(lambda: failures(lines))
+    assert failures(lines) == ["the client's certificate is refused: unable to get certificate CRL"]
