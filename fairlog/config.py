@@ -544,7 +544,7 @@ class TlsSettings:
         PrincipalRules(),
         read_principal_rules,
         "How a certificate's subject becomes the name of a user: DEFAULT, the whole subject, or "
-        "RULE:pattern/replacement/ with L or U behind it, with commas between several; the first one that matches. "
+        "RULE:pattern/replacement/ with L or U after it, with commas between several; the first one that matches. "
         "Patterns are RE2's. Kafka's ssl.principal.mapping.rules.",
     )
     # Last: below it the name is not that of the function any more.
@@ -568,10 +568,11 @@ class SaslSettings:
         "OAUTHBEARER by tokens. Kafka's sasl.enabled.mechanisms.",
         default_text="`SCRAM-SHA-256,SCRAM-SHA-512,PLAIN`",
     )
-    plain_without_tls: bool = key(
+    secrets_without_tls: bool = key(
         False,
         read_switch,
-        "Also offer PLAIN on listeners without TLS, where everybody on the line can read the password.",
+        "Also offer PLAIN and OAUTHBEARER on listeners without TLS, where everybody on the line can read the password "
+        "or the token.",
     )
     max_reauth_ms: int = key(
         0,
@@ -664,7 +665,7 @@ class Settings:
         "(PLAINTEXT, SSL), or is mapped to one by security.protocols; without a name it is PLAINTEXT. With several "
         "shards an address is the first one's, and the ports of the others follow; or list one for each, with commas "
         "between them (with names: each with the name). In a cluster of several machines an address is where clients "
-        "may begin; behind it follow a port for each shard, and, for the first listener, one for each shard where "
+        "may begin; after it follow a port for each shard, and, for the first listener, one for each shard where "
         "nodes reach each other.",
     )
     advertised: ListenerAddresses | None = key(

@@ -19,6 +19,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
+from urllib.parse import urlsplit
 
 from fairlog.config import ENVIRONMENT_PREFIX, KEYS, PROCESS_VARIABLE, ConfigError, GroupSettings, Settings
 from fairlog.config_values import Untyped, read_secret
@@ -210,14 +211,31 @@ def _check_tokens(settings: Settings) -> None:
     for name in ("jwks", "issuer", "audience", "principal_claim"):
         if not getattr(settings.oauth, name):
             raise ConfigError(f"sasl.mechanisms has {OAUTHBEARER}, and oauth.{name} is not set")
+    if not all(map(str.strip, settings.oauth.audience.split(","))):
+        raise ConfigError(f"oauth.audience ({settings.oauth.audience!r}) has an empty name between commas")
     jwks = settings.oauth.jwks
-    if "://" in jwks and not jwks.startswith("https://"):
-        raise ConfigError(f"oauth.jwks ({jwks}) is neither a file nor an https URL")
+    if "://" in jwks:
+        _require_https("oauth.jwks", jwks)
     if importlib.util.find_spec("jwt") is None or importlib.util.find_spec("cryptography") is None:
         raise ConfigError(
             f"sasl.mechanisms has {OAUTHBEARER}, which needs the packages PyJWT and cryptography: "
             "pip install 'fairlog[oauth]'"
         )
+
+
+def _require_https(name: str, url: str) -> None:
+    """Raises ConfigError, which does not quote a password in a URL."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises ValueError if it is none
+    except ValueError as error:
+        raise ConfigError(f"{name} is not a URL: {error}") from None
+    if "@" in parts.netloc:
+        raise ConfigError(f"{name} has a user or a password in its URL: the keys are public, leave it out")
+    if parts.scheme != "https" or not parts.hostname:
+        raise ConfigError(f"{name} ({url}) is neither a file nor an https URL")
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise ConfigError(f"{name} ({url!r}) has characters that a URL cannot have: write them as %20 and so on")
 
 
 def _check(settings: Settings) -> None:

@@ -196,8 +196,6 @@ def read_protocols(value: object) -> tuple[Listener, ...]:
         listener = Listener(name, SecurityProtocol[word.upper()])
         if name in SecurityProtocol.__members__ and listener.protocol.name != name:
             raise ValueError(f"{name} is a protocol itself, and stands for no other one")
-        if name in found:
-            raise ValueError(f"{name} is named twice")
         found[name] = listener
     return tuple(found.values())
 
@@ -214,14 +212,19 @@ def read_client_auth(value: object) -> ClientAuthByListener:
 
 
 def _pairs(value: object, form: str) -> Iterator[tuple[str, str]]:
-    """The names of listeners, and a word for each."""
+    """The names of listeners, each once, and a word for each."""
+    names: set[str] = set()
     if not isinstance(value, str):
         raise ValueError(f"{form} is needed, with commas between several")  # noqa: TRY004 (what readers raise)
     for item in value.split(",") if value else ():
         name, separator, word = item.partition(":")
         if not separator:
             raise ValueError(f"{form} is needed, with commas between several")
-        yield read_listener_name(name.strip()), word.strip()
+        read = read_listener_name(name.strip())
+        if read in names:
+            raise ValueError(f"{read} is named twice")
+        names.add(read)
+        yield read, word.strip()
 
 
 def read_principal_rules(value: object) -> PrincipalRules:

@@ -14,10 +14,11 @@ import dataclasses
 import ipaddress
 from collections.abc import Mapping, Sequence
 
-from fairlog.config import KEYS, ConfigError, Settings
+from fairlog.config import KEYS, ConfigError, SaslSettings, Settings
 from fairlog.config_values import Address, ListenerAddresses
-from fairlog.security.client_auth import ClientAuth
+from fairlog.security.client_auth import ClientAuth, ClientAuthByListener
 from fairlog.security.listeners import Listener, SecurityProtocol, UnknownProtocol, listener_named
+from fairlog.security.mechanisms import offered
 
 
 def listeners_of(settings: Settings) -> Sequence[Listener]:
@@ -42,15 +43,43 @@ def check_listeners(settings: Settings) -> None:
     _require_names("advertised", [name for name, _ in advertised], names)
     _require_names("tls.client_auth", [name for name, _ in settings.tls.client_auth.named], names)
     require_distinct([(f"listen of {name}", of_shards[0]) for name, of_shards in settings.listen.named])
+    for listener in listeners:
+        _require_mechanism(listener, settings.sasl)
     encrypted = [listener for listener in listeners if listener.protocol.is_encrypted]
     for name in ("certificate", "key"):
         if encrypted and getattr(settings.tls, name) is None:
             raise ConfigError(f"the listener {encrypted[0].name} has TLS, and tls.{name} is not set")
+    _require_tls_for_client_auth(settings.tls.client_auth, [listener.name for listener in encrypted])
     asking = [each for each in encrypted if settings.tls.client_auth.of(each.name) is not ClientAuth.NONE]
     if asking and settings.tls.client_ca is None:
         raise ConfigError(
             f"the listener {asking[0].name} asks clients for certificates (tls.client_auth), and tls.client_ca is not "
             "set: name the CAs that they have to come from"
+        )
+
+
+def _require_mechanism(listener: Listener, sasl: SaslSettings) -> None:
+    protocol = listener.protocol
+    if protocol.asks_who_it_is and not offered(
+        sasl.mechanisms, is_encrypted=protocol.is_encrypted, secrets_without_tls=sasl.secrets_without_tls
+    ):
+        raise ConfigError(
+            f"the listener {listener.name} asks who clients are and offers nothing to sign in with: "
+            f"{' and '.join(sasl.mechanisms)} (sasl.mechanisms) needs TLS ({listener.name}:SASL_SSL in "
+            "security.protocols) or sasl.secrets_without_tls"
+        )
+
+
+def _require_tls_for_client_auth(client_auth: ClientAuthByListener, encrypted: Sequence[str]) -> None:
+    for name, auth in client_auth.named:
+        if auth is not ClientAuth.NONE and name not in encrypted:
+            raise ConfigError(
+                f"tls.client_auth asks clients of the listener {name} for certificates, and it has no TLS "
+                f"({name}:SSL or {name}:SASL_SSL in security.protocols)"
+            )
+    if client_auth.otherwise is not ClientAuth.NONE and not encrypted:
+        raise ConfigError(
+            "tls.client_auth asks clients for certificates, and no listener has TLS (SSL or SASL_SSL in listen)"
         )
 
 

@@ -6,8 +6,8 @@
                         enable.ssl.certificate.verification, ssl.endpoint.identification.algorithm
 
 confluent-kafka, with which records are written and read, gets all of it. The commands' own clients, of Kafka's protocol
-and the native one, understand the names above, and refuse a file with others of sasl.* and ssl.*. Passwords are in the
-file, which is for its owner only, and in no message.
+and the native one, understand the names above, and refuse a file with others of sasl.*, security.* and ssl.*. Passwords
+are in the file, which is for its owner only, and in no message.
 """
 
 from __future__ import annotations
@@ -97,6 +97,13 @@ class ClientProperties:
             return
         from scramp import ScramClient, ScramException  # pyright: ignore[reportMissingTypeStubs]
 
+        from fairlog.security.scram_messages import prepared
+
+        if prepared(name) != name or prepared(password) != password:
+            raise ClientError(
+                "sasl.username or sasl.password has characters that SASLprep (RFC 4013) forbids or changes: this "
+                "command's client cannot sign in by SCRAM with them"
+            )
         client = cast("_ScramClient", ScramClient([mechanism], name, password))
         try:
             client.set_server_first(exchange(client.get_client_first().encode()).decode())
@@ -108,7 +115,7 @@ class ClientProperties:
         if self.protocol not in ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"):
             raise ClientError("security.protocol is plaintext, ssl, sasl_plaintext or sasl_ssl")
         for name in self.values:
-            if name.startswith(("sasl.", "ssl.")) and name not in _UNDERSTOOD:
+            if name.startswith(("sasl.", "security.", "ssl.")) and name not in _UNDERSTOOD:
                 raise ClientError(f"this command's client does not understand {name} (--client-properties)")
 
     def _tls(self) -> ssl.SSLContext:
@@ -131,7 +138,7 @@ class ClientProperties:
 def read(file: Path) -> ClientProperties:
     """NAME=VALUE lines; empty ones, and those that begin with `#`, are passed over. Raises ClientError."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")  # some editors of Windows begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ClientError(f"{file} (--client-properties) cannot be read: {reason}") from error

@@ -127,6 +127,13 @@ def _password(name: str, file: str | None) -> str:
         raise ClientError("standard input is no terminal to ask for a password on: name a file (--password-file), or -")
     if not 0 < len(found.encode()) <= PASSWORD_BYTES_MAX:
         raise ClientError(f"a password has 1 to {PASSWORD_BYTES_MAX} bytes; nothing was changed")
+    from fairlog.security.scram_messages import prepared
+
+    if prepared(found) != found:
+        raise ClientError(
+            "the password has characters that SASLprep (RFC 4013) forbids or changes, such as unusual spaces, "
+            "ligatures or accents of their own: some clients could not sign in with it; nothing was changed"
+        )
     return found
 
 

@@ -3,7 +3,7 @@ for each shard where nodes reach each other.
 
     listen            any client's first address: `fairlog.bystander`
     listen + 1 + s    clients of shard s on this node
-    listen + 1 + S + s   other nodes' brokers, for shard s (S shards): behind the first listener's ports only
+    listen + 1 + S + s   other nodes' brokers, for shard s (S shards): after the first listener's ports only
 
 All of them are open for as long as the node lives; who accepts from one changes with the shard's owner. With port 0 the
 system picks each. Other nodes and clients find them in the metadata (`NodeRecord`, `ListenersRecord`).
@@ -80,8 +80,8 @@ async def open_listeners(stack: AsyncExitStack, settings: Settings, tls: Mapping
     first = next(iter(addresses.values()))
     ranges: list[tuple[str, Address]] = []
     for listener, address in addresses.items():
-        behind = 2 * shards if address is first else shards
-        if address.port and address.port + behind > PORT_MAX:
+        after = 2 * shards if address is first else shards
+        if address.port and address.port + after > PORT_MAX:
             where = settings.listen if len(addresses) == 1 else ListenerAddresses.of({listener.name: address})
             raise ConfigError(
                 f"listen ({where}) has no room for the ports that follow it, {'two' if address is first else 'one'} "
@@ -89,21 +89,21 @@ async def open_listeners(stack: AsyncExitStack, settings: Settings, tls: Mapping
             )
         if address.port:
             ranges += (
-                (f"listen of {listener.name}", replace(address, port=address.port + n)) for n in range(behind + 1)
+                (f"listen of {listener.name}", replace(address, port=address.port + n)) for n in range(after + 1)
             )
     require_distinct(ranges)
 
-    async def listen(behind: int) -> Sequence[Door]:
-        """The ports that are so many behind the first one of each listener."""
-        at = {each: _behind(address, behind) for each, address in addresses.items()}
+    async def listen(after: int) -> Sequence[Door]:
+        """The ports that are so many after the first one of each listener."""
+        at = {each: _after(address, after) for each, address in addresses.items()}
         try:
             return await open_doors(stack, at, tls)
         except OSError as error:
             port = "" if len(addresses) > 1 else f" (port {next(iter(at.values())).port})"
             raise OSError(error.errno, f"{error.strerror or error}{port}") from error
 
-    async def listen_for_brokers(behind: int) -> Sequence[trio.SocketListener]:
-        port = _behind(first, behind).port
+    async def listen_for_brokers(after: int) -> Sequence[trio.SocketListener]:
+        port = _after(first, after).port
         try:
             sockets = await trio.open_tcp_listeners(port, host=first.host)
         except OSError as error:
@@ -119,7 +119,7 @@ async def open_listeners(stack: AsyncExitStack, settings: Settings, tls: Mapping
     return NodeListeners(doors, advertised_endpoints(settings, bound_to(doors)), of_shard)
 
 
-def _behind(address: Address, ports: int) -> Address:
+def _after(address: Address, ports: int) -> Address:
     """Port 0 stays 0."""
     return replace(address, port=address.port and address.port + ports)
 

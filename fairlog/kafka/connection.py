@@ -49,7 +49,7 @@ from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import FrameReader, OtherProtocol
 from fairlog.edge.hanging_up import HANG_UP_CHECK_S, has_hung_up, peer_socket
 from fairlog.edge.malformed import Malformed
-from fairlog.edge.sending import pieces, taken_at_once
+from fairlog.edge.sending import ENCRYPTED_BYTES, pieces, taken_at_once
 from fairlog.kafka.answer_budget import SMALL_ANSWER_BYTES, AnswerBudget, AnswerRoom
 from fairlog.kafka.api import Answer, Client, Deferred, HangUp
 from fairlog.kafka.router import Router, Started
@@ -63,9 +63,6 @@ IN_FLIGHT_MAX = 16
 
 _JOIN_BYTES_MAX = 64 * 1024
 """Up to this size an answer is joined into one buffer: cheaper than a gather of many small ones."""
-
-_ENCRYPTED_BYTES = 128 * 1024
-"""So much of an answer is encrypted at a time: eight of TLS's records. For a thousand connections 128 MiB."""
 
 _BUFFERS_PER_SEND = 512
 """Below Linux's IOV_MAX of 1024."""
@@ -209,6 +206,7 @@ class Connection:
                 self._frames.release()
                 await self._answer(started, frame_bytes)
                 if self._client.sign_in is not None:
+                    self._client.sign_in.answered()
                     if self._client.sign_in.is_over:
                         return True
                     self._lift_limit(self._client.sign_in)
@@ -409,7 +407,7 @@ class Connection:
     async def _send_through_stream(self, parts: Sequence[Buffer], room: AnswerRoom | None) -> None:
         """Send many buffers in pieces: TLS makes another copy of each, which waits until the client has read it."""
         sent = 0
-        for piece in pieces(parts, _ENCRYPTED_BYTES):
+        for piece in pieces(parts, ENCRYPTED_BYTES):
             await self._stream.send_all(piece)
             sent += len(piece)
             if room is not None:

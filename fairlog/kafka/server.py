@@ -77,7 +77,7 @@ class Server:
         sasl = broker.settings.sasl
         self._keys = KeySet(broker.settings.oauth.jwks) if OAUTHBEARER in sasl.mechanisms else None
         self._desk = SignInDesk(
-            SignInRules(sasl.mechanisms, sasl.plain_without_tls, sasl.max_reauth_ms),
+            SignInRules(sasl.mechanisms, sasl.secrets_without_tls, sasl.max_reauth_ms),
             partial(broker.cluster.access, USERS),
             lambda: broker.cluster.access(SECRETS).get(MADE_UP_SALTS),
             self.statistics.sign_ins,
@@ -194,13 +194,13 @@ class Server:
         handshake = _Handshake()
         self._connections.add(handshake)
         try:
+            if self._accepting.cancel_called:  # accepted in the step of `stop`
+                handshake.stop()
             with handshake.life:
-                secured = await tls.secured(stream)
+                secured = await tls.secured(stream, signs_in=client.listener.protocol.asks_who_it_is)
                 if secured is None:
                     return None
-                secret, principal = secured
-                if not client.listener.protocol.asks_who_it_is:
-                    client.principal = principal
+                secret, client.principal = secured
                 return secret
         except HandshakeFailed as failure:
             self.statistics.handshakes_failed += 1

@@ -28,10 +28,5 @@ class ClientAuthByListener:
         """What the listener of this name asks for."""
         return next((auth for name, auth in self.named if name == listener), self.otherwise)
 
-    @property
-    def asks_anybody(self) -> bool:
-        """Whether some listener may ask for a certificate."""
-        return any(auth is not ClientAuth.NONE for auth in (self.otherwise, *(auth for _, auth in self.named)))
-
     def __str__(self) -> str:
         return ",".join(f"{name}:{auth.value}" for name, auth in self.named) or self.otherwise.value

@@ -9,6 +9,7 @@ waited for WAIT_S at most. So forged key ids cost the source, and the node, next
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -31,6 +32,14 @@ LOOK_AGAIN_S = 10.0
 
 WAIT_S = 5.0
 FETCH_S = 10.0
+"""For each step of a fetch: to connect, and to send something more."""
+
+FETCH_ALL_S = 30.0
+"""For all of it. A source that sends a byte now and then is given up."""
+
+_FETCHES_MAX = 4
+"""Threads that may be left with sources that were given up."""
+
 KEY_SET_BYTES_MAX = 1 << 20
 
 
@@ -45,6 +54,7 @@ class KeySet:
         self._wanted = trio.Event()
         self._looked = trio.Event()
         self._looked_s = -float("inf")
+        self._fetches = trio.CapacityLimiter(_FETCHES_MAX)
 
     async def run(self) -> None:
         """Fetch the keys, again and again, until cancelled."""
@@ -53,8 +63,7 @@ class KeySet:
             self._wanted = trio.Event()
             self._looked_s = trio.current_time()
             try:
-                content = await trio.to_thread.run_sync(partial(self._read, self._source), abandon_on_cancel=True)
-                self._keys = read_key_set_untrusted(json.loads(content))
+                self._keys = read_key_set_untrusted(json.loads(await self._content()))
             except (OSError, ValueError, RecursionError) as error:
                 if not has_failed:  # once, not for each attempt
                     log.warning("the keys that tokens are checked with cannot be read", source=self._source,
@@ -84,6 +93,14 @@ class KeySet:
             found = self._known(key_id)
         return found
 
+    async def _content(self) -> bytes:
+        """What the source has now. Raises OSError, ValueError."""
+        with trio.move_on_after(FETCH_ALL_S):
+            return await trio.to_thread.run_sync(
+                partial(self._read, self._source), abandon_on_cancel=True, limiter=self._fetches
+            )
+        raise TimeoutError(f"it was not read in {FETCH_ALL_S:.0f} s")
+
     def _known(self, key_id: str | None) -> Key | None:
         if key_id is None and len(self._keys) == 1:
             return next(iter(self._keys.values()))
@@ -91,7 +108,7 @@ class KeySet:
 
 
 def read_source(source: str) -> bytes:
-    """The content of a path or an https URL. Blocking, for FETCH_S and a little. Raises OSError, ValueError."""
+    """The content of a path or an https URL. Blocking, for FETCH_S at each step. Raises OSError, ValueError."""
     if "://" not in source:
         with Path(source).open("rb") as opened:
             content = opened.read(KEY_SET_BYTES_MAX + 1)
@@ -99,15 +116,18 @@ def read_source(source: str) -> bytes:
         if urlsplit(source).scheme != "https":
             raise ValueError("keys are fetched by https only")
         opener = urllib.request.build_opener(_NoRedirects)
-        with opener.open(urllib.request.Request(source), timeout=FETCH_S) as answer:
-            content = answer.read(KEY_SET_BYTES_MAX + 1)
+        try:
+            with opener.open(urllib.request.Request(source), timeout=FETCH_S) as answer:
+                content = answer.read(KEY_SET_BYTES_MAX + 1)
+        except http.client.HTTPException as error:
+            raise ValueError(f"the answer is not one of HTTP ({type(error).__name__})") from error
     if len(content) > KEY_SET_BYTES_MAX:
         raise ValueError(f"it has more than {KEY_SET_BYTES_MAX} bytes")
     return content
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """What the settings name is asked, and nobody whom that names."""
+    """Only the source that the settings name is asked."""
 
     def redirect_request(
         self, req: object, fp: object, code: object, msg: object, headers: object, newurl: object

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 
 from fairlog.patterns import BadPattern, Pattern
+from fairlog.security.exchange import shown
 
 DEFAULT_RULES = "DEFAULT"
 
@@ -95,4 +96,4 @@ class PrincipalRules:
             name = subject if rule is None else rule.name_of(subject)
             if name is not None:
                 return name
-        raise NoRuleMatches(f"no rule of tls.principal_rules matches the subject {subject!r}")
+        raise NoRuleMatches(f"no rule of tls.principal_rules matches the subject {shown(subject)!r}")

@@ -9,6 +9,9 @@ The messages are read and checked by scramp. It compares nonces, the channel bin
 had: a client that insists is refused, one that only could is not) and the proof, in constant time. The costly part is
 the client's: a proof is checked with two HMACs.
 
+scramp normalizes the name (SASLprep), at microseconds for each character; so one that is too long to be a user's is
+refused before that.
+
 A user that does not exist, or has no credential for the mechanism, gets as far as one with a wrong password
 (`fairlog.security.made_up`). As in Kafka, a client signs in as itself only (no authorization id).
 """
@@ -19,10 +22,10 @@ from collections.abc import Callable
 
 from fairlog.security.exchange import Challenge, Refused, SignedIn, shown
 from fairlog.security.scram_messages import BadMessage, ServerSide
-from fairlog.security.users import Credential, ScramMechanism
+from fairlog.security.users import NAME_CHARACTERS_MAX, Credential, ScramMechanism, is_short
 
 MESSAGE_BYTES_MAX = 2048
-"""Three times what the longest name and a client's nonce take. Normalizing a name takes microseconds a character."""
+"""Three times what the longest name and a client's nonce take."""
 
 _NO_CREDENTIAL = "there is no such user, or none with this mechanism"
 
@@ -56,6 +59,7 @@ class ScramExchange:
             text = message.decode()
             if not self._has_begun:
                 self._has_begun = True
+                _require_short_names(text)
                 return Challenge(self._server.first(text).encode())
             last = self._server.last(text).encode()
         except UnicodeDecodeError:
@@ -77,3 +81,12 @@ class ScramExchange:
         if word != "invalid-proof":
             return f"a SCRAM message that is not one ({word})"
         return _NO_CREDENTIAL if self._credential is None else "wrong password"
+
+
+def _require_short_names(first: str) -> None:
+    """Of all that may be the name in a client's first message. Raises Refused."""
+    for part in first.split(","):
+        if part.startswith("n="):
+            name = part[2:].replace("=2C", ",").replace("=3D", "=")
+            if not is_short(name):
+                raise Refused(f"a name of more than {NAME_CHARACTERS_MAX} characters", shown(name))

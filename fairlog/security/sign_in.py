@@ -8,7 +8,8 @@ again on the same connection, by the same mechanism, as the same user, once a se
 expires (`sasl.max_reauth_ms`, or its token's end), and what it asks later closes the connection.
 
 Beyond Kafka: a session also ends when the credential that it was opened with is taken away or changed. Kafka lets it
-go on until the next re-authentication, which may never come. Here the connection is cancelled (`SignInDesk.revoke`).
+go on until the next re-authentication, which may never come. Here the connection is cancelled (`SignIn.revoke`).
+Whoever changes their own user is answered first.
 
 A refusal is told after FAILURE_DELAY_S, as in Kafka, so that whoever tries out passwords gets nowhere fast; the
 connection is closed then. Whoever has not signed in after TIME_S is disconnected.
@@ -31,10 +32,13 @@ FAILURE_DELAY_S = 0.1
 """Kafka's connection.failed.authentication.delay.ms."""
 
 TIME_S = 30.0
-"""For signing in, from the first byte on: what Kafka's clients have patience for (`request.timeout.ms`)."""
+"""For signing in, after the TLS handshake if any: what Kafka's clients have patience for (`request.timeout.ms`)."""
 
 AGAIN_S = 1.0
 """Between two times that a connection signs in again. Kafka's bound."""
+
+ANSWER_S = 10.0
+"""For the answer to whoever has ended their own session."""
 
 FRAME_BYTES_MAX = 512 << 10
 """Of whoever has not signed in. Kafka's sasl.server.max.receive.size."""
@@ -108,6 +112,7 @@ class SignIn:
         self._expires_s: float | None = None
         self._chosen_s = 0.0
         self._is_revoked = False
+        self._is_changing_users = False
         self._has_another_mechanism = False
         self.principal: Principal = ANONYMOUS
         self.scope = trio.CancelScope()
@@ -204,14 +209,26 @@ class SignIn:
         if self._session is not None and not self._session.still_holds():
             self.revoke()
 
+    def changes_users(self) -> None:
+        """The client changes users, maybe its own: until `answered` its session may end, but not the connection."""
+        self._is_changing_users = True
+
+    def answered(self) -> None:
+        """What the client has asked for is answered."""
+        self._is_changing_users = False
+
     def revoke(self) -> None:
-        """Close the connection, whatever it does."""
+        """End the session and close the connection, whatever it does; after its answer if it changes users."""
         if not self._is_revoked:
             self._is_revoked = True
             self._desk.count(self._session_mechanism, "revoked")
             fields = {"user": self.principal.name, "action": "connection closed"}
             self._report("session ended: the user is deleted, or has another password", fields)
-        self.scope.cancel()
+        if not self._is_changing_users:
+            self.scope.cancel()
+        elif self._state is not _State.OVER:
+            self._state = _State.OVER
+            self.scope.deadline = trio.current_time() + ANSWER_S
 
     def _require_same_mechanism(self) -> None:
         if self._has_another_mechanism:
@@ -223,7 +240,7 @@ class SignIn:
             raise Refused("another user signs in on the connection", session.name)
         lifetimes = [self._desk.max_reauth_ms] if self._desk.max_reauth_ms else []
         if session.expires_ms is not None:
-            lifetimes.append(max(0, session.expires_ms - self._desk.now_ms()))
+            lifetimes.append(max(1, session.expires_ms - self._desk.now_ms()))  # 0 is for ever
         lifetime_ms = min(lifetimes, default=0)
         self._expires_s = trio.current_time() + lifetime_ms / 1000 if lifetimes else None
         self._session, self._session_mechanism, self.principal = session, self._mechanism, principal

@@ -11,8 +11,9 @@ client by TLS's own alert before the connection is closed: trio does not send it
 The files are looked at every `LOOK_S`. They are read when they have changed, and are the same at the next look:
 certificate and key are two files, and nobody replaces both at once. Those that cannot be used change nothing, and a log
 line says why. Connections that are open stay open, also those of clients whose certificates are revoked by then, as
-with Kafka. A new connection goes by the new files; so that no client comes in by an old handshake, none is resumed
-where certificates are asked for.
+with Kafka. A new connection goes by the new files, also if it would resume an old handshake: each `SSLContext` has a
+cache and ticket keys of its own. Under the same files TLS 1.2 resumes handshakes, for OpenSSL's two hours, and Python
+has no switch for it; TLS 1.3 does only where no certificates are asked for (no tickets are given otherwise).
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class BadTlsFiles(Exception):
 
 
 class HandshakeFailed(Exception):
-    """A client was refused in the handshake, or after it. The message says why; no client's bytes are in it."""
+    """A client was refused in the handshake, or after it. The message says why; of the client's bytes it has
+    the beginning of its certificate's subject at most.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +89,12 @@ class TlsListener:
         """Of the next handshake."""
         self._rules = rules
 
-    async def secured(self, stream: trio.SocketStream) -> tuple[trio.SSLStream[trio.SocketStream], Principal] | None:
-        """Do the handshake. Answers the stream inside, and whom the client's certificate shows; None if the client
-        closes before it has sent anything, as who only looks whether a port is open.
+    async def secured(
+        self, stream: trio.SocketStream, *, signs_in: bool
+    ) -> tuple[trio.SSLStream[trio.SocketStream], Principal] | None:
+        """Do the handshake. Answers the stream inside, and whom the client's certificate shows, who is ANONYMOUS if it
+        signs in afterwards; None if the client closes before it has sent anything, as who only looks whether a port is
+        open.
 
         Raises HandshakeFailed; then, and if it is cancelled, the caller closes `stream`.
         """
@@ -98,7 +104,7 @@ class TlsListener:
                 return None
             reason = await _done(secret)
             if reason is None:
-                return secret, self._principal(secret)
+                return secret, ANONYMOUS if signs_in else self._principal(secret)
             await _send_alert(secret)
             raise HandshakeFailed(reason)
         raise HandshakeFailed(f"it took more than {HANDSHAKE_S:.0f} s")
@@ -218,7 +224,10 @@ def _contexts(files: TlsFiles, asks: Mapping[str, ClientAuth]) -> dict[str, ssl.
 
 def _require_private(key: Path) -> None:
     """As PostgreSQL has it: 0600, or 0640 if it is root's, who gives it to a service by its group."""
-    found = key.stat()
+    try:
+        found = key.stat()
+    except OSError as error:  # gone since it was opened
+        raise BadTlsFiles(f"cannot read {key}: {error.strerror or error}") from error
     allowed = 0o640 if found.st_uid == 0 else 0o600
     if stat.S_IMODE(found.st_mode) & 0o777 & ~allowed:
         raise BadTlsFiles(

@@ -36,8 +36,12 @@ class TokenExchange:
             self._refused = refused
         else:
             if self._refused is None:
-                return SignedIn(b"", claimed.name, lambda: True, claimed.expires_s * 1000)
+                return SignedIn(b"", claimed.name, lambda: True, self._expires_ms(claimed))
         return Challenge(_INVALID)
+
+    def _expires_ms(self, claimed: Claimed) -> int:
+        """Until when the token would be taken: so it has time left, whatever the issuer's clock says."""
+        return (claimed.expires_s + self._rules.skew_s) * 1000
 
     async def _claimed(self, token: str) -> Claimed:
         key = await self._keys.key(key_id_untrusted(token))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 
 from fairlog.security.scram_messages import prepared
 from fairlog.security.users import (
@@ -18,9 +19,11 @@ from fairlog.security.users import (
     NAME_CHARACTERS_MAX,
     SALT_BYTES_MAX,
     SALT_BYTES_MIN,
+    USERS_MAX,
     Credential,
     ScramMechanism,
     User,
+    is_short,
 )
 
 
@@ -38,6 +41,7 @@ class WhyNot(Enum):
     )
     BAD_ITERATIONS = f"iterations are {ITERATIONS_MIN} to {ITERATIONS_MAX}"
     BAD_SALT = f"a salt has {SALT_BYTES_MIN} to {SALT_BYTES_MAX} bytes"
+    TOO_MANY_USERS = f"there are {USERS_MAX} users already: delete some, or let clients sign in with tokens"
     BAD_KEYS = "the keys, or the salted password, are of another length than the mechanism's hash"
 
 
@@ -70,12 +74,16 @@ def apply(users: Mapping[str, User], changes: Sequence[Change]) -> Outcome:
     by_name: dict[str, list[Change]] = {}
     for change in changes:
         by_name.setdefault(change.name, []).append(change)
+    count = len(users)
     for name, of_user in by_name.items():
         outcome = _applied(users.get(name), of_user)
+        if not isinstance(outcome, WhyNot) and name not in users and count >= USERS_MAX:
+            outcome = WhyNot.TOO_MANY_USERS
         if isinstance(outcome, WhyNot):
             refused[name] = outcome
         else:
             changed[name] = User(outcome) if outcome else None
+            count += bool(outcome) - (name in users)
     return Outcome(changed, refused)
 
 
@@ -137,6 +145,10 @@ def _why_not(change: Change, credentials: Collection[ScramMechanism]) -> WhyNot 
 
 def is_name(name: str) -> bool:
     """Whether a user may be called so."""
-    if not 0 < len(name) <= NAME_CHARACTERS_MAX:
-        return False
+    return bool(name) and is_short(name) and _is_prepared(name)
+
+
+@lru_cache(maxsize=2048)
+def _is_prepared(name: str) -> bool:
+    """Kept, because a change is applied several times; of short names."""
     return prepared(name) == name

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -33,6 +34,21 @@ SALT_BYTES_MIN = 12
 SALT_BYTES_MAX = 255
 
 NAME_CHARACTERS_MAX = 255
+
+USERS_MAX = 20_000
+"""All are in memory, in each process, and are looked through when they change."""
+
+_UNICODE = unicodedata.ucd_3_2_0
+"""SASLprep's (RFC 3454)."""
+
+
+def is_short(name: str) -> bool:
+    """Whether a name is as short as a user's may be, also when it is normalized. Takes less than 1 ms for 2 KiB.
+
+    To be asked before SASLprep, which takes microseconds for each character of the normalized name: one character may
+    become eighteen.
+    """
+    return max(len(name), len(_UNICODE.normalize("NFKC", name))) <= NAME_CHARACTERS_MAX
 
 
 class ScramMechanism(Enum):

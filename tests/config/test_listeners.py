@@ -100,8 +100,8 @@ def test_client_auth_is_that_of_all_or_of_single_listeners() -> None:
     some = read_client_auth("a:requested,B:REQUIRED")
     assert [some.of(name) for name in "ABC"] == [ClientAuth.REQUESTED, ClientAuth.REQUIRED, ClientAuth.NONE]
     assert str(some) == "A:requested,B:required"
-    for text in ("always", "A:always", "A", "A:", ":none"):
-        with pytest.raises(ValueError, match=r"needed|has letters"):
+    for text in ("always", "A:always", "A", "A:", ":none", "A:required,a:none"):
+        with pytest.raises(ValueError, match=r"needed|has letters|named twice"):
             read_client_auth(text)
 
 
@@ -120,6 +120,15 @@ def test_client_auth_is_that_of_all_or_of_single_listeners() -> None:
         (
             {"listen": "SSL://h:1", "tls.client_auth": "requested"},
             "the listener SSL asks clients for certificates (tls.client_auth), and tls.client_ca is not set",
+        ),
+        (
+            {"tls.client_auth": "PLAINTEXT:required"},
+            "tls.client_auth asks clients of the listener PLAINTEXT for certificates, and it has no TLS",
+        ),
+        ({"tls.client_auth": "required"}, "tls.client_auth asks clients for certificates, and no listener has TLS"),
+        (
+            {"listen": "SASL_PLAINTEXT://h:1", "sasl.mechanisms": "PLAIN"},
+            "the listener SASL_PLAINTEXT asks who clients are and offers nothing to sign in with: PLAIN",
         ),
         ({"listen": "A://h:1,B://h:1", "security.protocols": "A:SSL,B:SSL"}, "listen of B (h:1) and listen of A (h:1)"),
     ],

@@ -117,6 +117,7 @@ TARGETS = (
         lambda: [
             f"n,,\x01auth=Bearer {_token()}\x01\x01".encode(),
             b"n,a=alice,\x01auth=Bearer a.b.c\x01host=h\x01\x01",
+            b"n,,\x01auth=Bearer " + jwt.utils.base64url_encode(b'{"alg":[]}') + b".e30.AA\x01\x01",
         ],
     ),
     Target(

@@ -22,7 +22,7 @@ PASSWORD = "secret of alice"
 
 @pytest.fixture
 async def server(memory, nursery):
-    memory.settings = replace(memory.settings, sasl=SaslSettings(plain_without_tls=True))
+    memory.settings = replace(memory.settings, sasl=SaslSettings(secrets_without_tls=True))
     await add_user(memory.cluster, "alice", PASSWORD)
     server = Server(memory.broker, [NativeProtocol(memory.broker)])
     server.address = await listening(nursery, server)

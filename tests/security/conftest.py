@@ -72,7 +72,7 @@ def new_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
 @pytest.fixture
 def sasl() -> SaslSettings:
     """What a test may have otherwise: PLAIN is offered although nothing is encrypted."""
-    return SaslSettings(plain_without_tls=True)
+    return SaslSettings(secrets_without_tls=True)
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ class Node:
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     process = NodeProcess(
         tmp_path_factory.mktemp("sasl") / "node",
-        {"FAIRLOG_ADMIN_LISTEN": "127.0.0.1:0", "FAIRLOG_SASL_PLAIN_WITHOUT_TLS": "true"},
+        {"FAIRLOG_ADMIN_LISTEN": "127.0.0.1:0", "FAIRLOG_SASL_SECRETS_WITHOUT_TLS": "true"},
         arguments=["--listen", "SASL_PLAINTEXT://127.0.0.1:0"],
     )
     process.start()

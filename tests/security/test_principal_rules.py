@@ -35,6 +35,9 @@ def test_subject_that_no_rule_matches_has_no_name() -> None:
     """As in Kafka its client is refused."""
     with pytest.raises(NoRuleMatches, match=r"no rule of tls.principal_rules matches the subject 'O=x'"):
         PrincipalRules("RULE:CN=(.*)/$1/").name_of("O=x")
+    with pytest.raises(NoRuleMatches) as raised:
+        PrincipalRules("RULE:CN=(.*)/$1/").name_of("O=" + "x" * 10_000)
+    assert len(str(raised.value)) < 200
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import trio
@@ -158,6 +159,56 @@ async def test_both_protocols_are_spoken_inside_of_tls(site: Site) -> None:
     assert "topics" in await talker.ask("topics")
 
 
+async def test_large_answer_of_the_native_protocol_is_encrypted_in_pieces(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that does not read it would hold another copy of all of it."""
+    sizes: list[int] = []
+    send_all = trio.SSLStream.send_all
+
+    async def noting(stream: trio.SSLStream[trio.SocketStream], data: bytes) -> None:
+        sizes.append(len(data))
+        await send_all(stream, data)
+
+    async def large(call: Any) -> dict[str, str]:
+        call.arguments.end()
+        return {"large": "x" * 400_000}
+
+    protocol = next(iter(site.server._protocols.values()))
+    monkeypatch.setitem(protocol._served.ops, "topics", (Op(large, ()), protocol._served.ops["topics"][1]))
+    talker = Talker(await site.connect())
+    await talker.greet()
+    monkeypatch.setattr(trio.SSLStream, "send_all", noting)
+    assert await talker.ask("topics") == {"large": "x" * 400_000}
+    assert sum(sizes) > 400_000
+    assert max(sizes) == 128 * 1024
+
+
+async def test_rules_are_not_asked_where_clients_sign_in(site: Site, nursery: trio.Nursery) -> None:
+    """The name of a certificate is not used there, so it need not have one."""
+    (socket,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    server = Server(site.memory.broker)
+    listener = Listener(MUTUAL, SecurityProtocol.SASL_SSL)
+    await nursery.start(server.serve, [Door(socket, listener, site.tls.by_name[MUTUAL])])
+    site.ports["SASL"] = socket.socket.getsockname()[1]
+    assert await ask_versions(await site.connect("SASL", site.unmapped))
+    server.stop()
+
+
+async def test_connection_that_comes_as_the_server_stops_is_closed_at_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would hold the stop for as long as a handshake may take."""
+    serve = Server._serve_stream
+
+    async def serve_late(server: Server, *arguments: Any) -> None:
+        server.stop()
+        await serve(server, *arguments)
+
+    monkeypatch.setattr(Server, "_serve_stream", serve_late)
+    assert await is_closed(await site.plain(), within_s=1)
+
+
 @pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
 async def test_tls_of_two_versions_is_spoken(site: Site, version: str) -> None:
     """The others are refused: test_tls_clients has openssl try them."""
@@ -254,29 +305,52 @@ async def test_client_with_tls_1_2_is_refused_in_the_handshake(site: Site) -> No
     assert await ask_versions(stream) == b"SSLV3_ALERT_CERTIFICATE_REVOKED"
 
 
-async def test_no_handshake_is_resumed_where_certificates_are_asked_for(site: Site) -> None:
-    """A client whose certificate is revoked would come in by an earlier one."""
+async def handshake_of_tls_1_2(
+    stream: trio.SocketStream, context: ssl.SSLContext, session: ssl.SSLSession | None = None
+) -> ssl.SSLObject:
+    """By hand: trio's stream does not take a session. Raises ssl.SSLError."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(incoming, outgoing, server_hostname="localhost", session=session)
+    while True:
+        try:
+            client.do_handshake()
+        except ssl.SSLWantReadError:
+            await stream.send_all(outgoing.read())
+            incoming.write(await stream.receive_some())
+        else:
+            await stream.send_all(outgoing.read())
+            return client
+
+
+@pytest.mark.parametrize("name", [TLS, MUTUAL])
+async def test_handshake_of_tls_1_2_is_resumed_under_the_same_files_only(
+    site: Site, name: str, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client whose certificate was revoked since would come in by an earlier one."""
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    nursery.start_soon(site.tls.run)
+    context = site.context(site.alice)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    first = await handshake_of_tls_1_2(await site.plain(name), context)
+    again = await handshake_of_tls_1_2(await site.plain(name), context, first.session)
+    assert again.session_reused
+    assert again.session.timeout <= 7200
+    before = site.tls.by_name[name].context
+    site.authority.revoke(site.revoked, [site.alice, site.bob])
+    await until(lambda: site.tls.by_name[name].context is not before)
+    if name == MUTUAL:
+        with pytest.raises(ssl.SSLError, match="SSLV3_ALERT_CERTIFICATE_REVOKED"):
+            await handshake_of_tls_1_2(await site.plain(name), context, again.session)
+    else:
+        assert not (await handshake_of_tls_1_2(await site.plain(name), context, again.session)).session_reused
+
+
+async def test_handshake_of_tls_1_3_is_not_resumed_where_certificates_are_asked_for(site: Site) -> None:
+    """There are no tickets to resume one by."""
     for name, resumes in ((TLS, True), (MUTUAL, False)):
-        context = site.context(site.alice)
-        context.maximum_version = ssl.TLSVersion.TLSv1_2
-        sessions = []
-        for _ in range(2):
-            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-            client = context.wrap_bio(
-                incoming, outgoing, server_hostname="localhost", session=sessions[0] if sessions else None
-            )
-            async with await site.plain(name) as stream:
-                while True:
-                    try:
-                        client.do_handshake()
-                        break
-                    except ssl.SSLWantReadError:
-                        await stream.send_all(outgoing.read())
-                        incoming.write(await stream.receive_some())
-                await stream.send_all(outgoing.read())
-                sessions.append(client.session)
-                reused = client.session_reused
-        assert reused is resumes
+        stream = await site.connect(name, site.alice)
+        assert await ask_versions(stream)
+        assert cast(Any, stream)._ssl_object.session.has_ticket is resumes
 
 
 # --- clients that do not do what they should -----------------------------------------------------------------
@@ -457,6 +531,24 @@ def bad(directory: Path, spoil: Callable[[Authority, Pair, Path], TlsFiles]) -> 
     return str(raised.value)
 
 
+def test_key_that_goes_while_it_is_looked_at_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when it is replaced in two steps; an OSError would end the task that reads changed files, and the node."""
+    stat = Path.stat
+
+    def gone(path: Path, **more: Any) -> os.stat_result:
+        if path.name == "node-key.pem" and has_looked:
+            raise FileNotFoundError(2, "No such file or directory")
+        has_looked.append(path)
+        return stat(path, **more)
+
+    def as_it_is(authority: Authority, pair: Pair, revoked: Path) -> TlsFiles:
+        monkeypatch.setattr(Path, "stat", gone)
+        return TlsFiles(pair.certificate, pair.key, authority.certificate)
+
+    has_looked: list[Path] = []
+    assert bad(tmp_path / "ca", as_it_is) == f"cannot read {tmp_path}/ca/node-key.pem: No such file or directory"
+
+
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     """In a sentence that says what to do. What is in them is not shown."""
 
@@ -507,3 +599,14 @@ async def test_old_revocation_list_refuses_everybody(site: Site) -> None:
         assert await ask_versions(stream)
         await until(lambda: failures(lines))
     assert failures(lines) == ["the client's certificate is refused: CRL has expired"]
+
+
+async def test_missing_revocation_list_refuses_everybody_of_its_ca(site: Site) -> None:
+    """So a CA is taken out of use by taking its list out of the file."""
+    Authority(site.revoked.parent / "another", "Another CA").revoke(site.revoked, [])
+    site.tls.by_name[MUTUAL].context = TlsListeners.load(site.files, AUTH, RULES).by_name[MUTUAL].context
+    with capture_logs() as lines:
+        stream = await site.connect(MUTUAL, site.alice)
+        assert await ask_versions(stream)
+        await until(lambda: failures(lines))
+    assert failures(lines) == ["the client's certificate is refused: unable to get certificate CRL"]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hmac
+import http.client
+import io
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -87,7 +90,7 @@ async def outcome(keys: KeySet, sent: bytes) -> SignedIn | str:
 async def test_token_of_the_issuer_is_taken_until_it_expires(keys):
     signed_in = await outcome(keys, message(token()))
     assert signed_in.name == "alice"
-    assert abs(signed_in.expires_ms - (time.time() + 300) * 1000) < 5000
+    assert abs(signed_in.expires_ms - (time.time() + 300 + RULES.skew_s) * 1000) < 5000
     by_rsa = token({"aud": ["x", "other"]}, key=RSA, key_id="rsa", algorithm="PS512")
     assert (await outcome(keys, message(by_rsa, "a=alice"))).name == "alice"
 
@@ -97,8 +100,8 @@ async def test_token_of_the_issuer_is_taken_until_it_expires(keys):
     [
         ({"exp": 1}, "a token that has expired"),
         ({"exp": None}, "MissingRequiredClaimError"),
-        ({"exp": "soon"}, "a time that is none"),
-        ({"exp": True}, "a time that is none"),
+        ({"exp": "soon"}, "a time that is not a number"),
+        ({"exp": True}, "a time that is not a number"),
         ({"nbf": 2**40}, "a token of the future"),
         ({"iat": 2**40}, "a token of the future"),
         ({"aud": "another"}, "InvalidAudienceError"),
@@ -120,6 +123,40 @@ async def test_clocks_may_differ_a_little(keys):
     assert await outcome(keys, message(token({"exp": now_s - 31}))) == "a token that has expired"
 
 
+@pytest.mark.parametrize("sasl", [SaslSettings(mechanisms=("OAUTHBEARER",), secrets_without_tls=True)])
+@pytest.mark.parametrize(("skew_s", "least_ms"), [(30, 10_000), (11, 1)])
+async def test_session_of_a_token_that_expired_within_the_skew_ends_with_the_skew(
+    memory, nursery, sasl, tmp_path, monkeypatch, skew_s, least_ms
+):
+    """A lifetime of 0 would be one for ever."""
+    expired_s = int(time.time()) - 10
+    (tmp_path / "jwks.json").write_bytes(key_set_of(ec=EC))
+    memory.settings = load(
+        environment={
+            **SETTINGS,
+            "FAIRLOG_OAUTH_JWKS": str(tmp_path / "jwks.json"),
+            "FAIRLOG_OAUTH_CLOCK_SKEW_S": str(skew_s),
+        }
+    )
+    if least_ms == 1:  # its last moment
+        monkeypatch.setattr("fairlog.security.desk.SignInDesk.now_ms", lambda _: (expired_s + skew_s) * 1000)
+        monkeypatch.setattr("fairlog.security.token_exchange.time.time", lambda: float(expired_s + skew_s - 1))
+    server = Server(memory.broker)
+    address = await listening(nursery, server)
+    async with Peer(address) as peer:
+        await peer.handshake("OAUTHBEARER")
+        answer = await peer.authenticate(message(token({"exp": expired_s})))
+        assert answer.error_code == NONE
+        assert least_ms <= answer.session_lifetime_ms <= (skew_s - 10) * 1000
+        if least_ms > 1:
+            assert (await peer.metadata()).brokers
+        else:
+            assert answer.session_lifetime_ms == 1
+            await trio.sleep(0.01)
+            assert await peer.metadata() is None
+    server.stop()
+
+
 async def test_forged_tokens_are_refused(keys):
     """By another key; without a signature; with the public key as the secret of an HMAC; by another key's type."""
     public = EC.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
@@ -135,6 +172,9 @@ async def test_forged_tokens_are_refused(keys):
     assert "InvalidSignatureError" in await outcome(keys, message(f"{head}.{changed}.{signature}"))
     for none in ("", "x", "a.b.c", token()[:-20], "é.é.é"):
         assert isinstance(await outcome(keys, message(none)), str)
+    for algorithm in (b"[]", b"{}", b"7", b"null", b'{"ES256": 1}'):
+        odd = jwt.utils.base64url_encode(b'{"kid":"ec","alg":' + algorithm + b"}").decode()
+        assert isinstance(await outcome(keys, message(f"{odd}.{body}.{signature}")), str)
     assert await outcome(keys, message(token(), "a=admin")) == "somebody else's authorization id"
 
 
@@ -199,6 +239,54 @@ async def test_keys_are_kept_while_their_source_is_away(nursery, autojump_clock,
     ]
 
 
+@pytest.mark.parametrize(
+    "failure",
+    [
+        http.client.IncompleteRead(b"{"),
+        http.client.BadStatusLine("x"),
+        http.client.InvalidURL("a space"),
+        http.client.LineTooLong("header line"),
+    ],
+)
+async def test_answer_that_is_not_http_leaves_the_node_alone(nursery, autojump_clock, in_place, monkeypatch, failure):
+    """The keys are looked for again."""
+    answers = [failure, io.BytesIO(key_set_of(ec=EC))]
+
+    def answer(*_: object, **__: object) -> io.BytesIO:
+        if isinstance(answers[0], Exception):
+            raise answers.pop(0)
+        return answers[0]
+
+    monkeypatch.setattr("urllib.request.OpenerDirector.open", answer)
+    keys = KeySet("https://issuer.example/jwks")
+    nursery.start_soon(keys.run)
+    with capture_logs() as lines:
+        await trio.sleep(2 * key_set.LOOK_AGAIN_S)
+        assert await keys.key("ec") is not None
+    assert type(failure).__name__ in lines[0]["reason"]
+
+
+@pytest.mark.parametrize("algorithm", ["none", "HS256", "unheard of", [], {}, 7])
+async def test_key_for_an_algorithm_that_is_not_taken_is_left_out(nursery, algorithm):
+    """PyJWT raises NotImplementedError for a key whose algorithm is none."""
+    rows = json.loads(key_set_of(ec=EC, other=OTHER))["keys"]
+    keys = KeySet("jwks", lambda _: json.dumps({"keys": [{**rows[1], "alg": algorithm}, rows[0]]}).encode())
+    nursery.start_soon(keys.run)
+    assert await keys.key("ec") is not None
+    assert await keys.key("other") is None
+
+
+async def test_source_that_drips_is_given_up(nursery, monkeypatch):
+    monkeypatch.setattr(key_set, "FETCH_ALL_S", 0.05)
+    dripping = threading.Event()
+    keys = KeySet("jwks", lambda _: bytes(dripping.wait(20)))
+    nursery.start_soon(keys.run)
+    with capture_logs() as lines, trio.fail_after(3):
+        assert await keys.key("ec") is None
+    dripping.set()
+    assert lines[0]["reason"] == "it was not read in 0 s"
+
+
 async def test_unknown_keys_are_looked_for_once_in_a_while(nursery, autojump_clock, in_place):
     """Whatever number of tokens name them."""
     reads = 0
@@ -241,22 +329,44 @@ def test_keys_come_from_files_and_https_alone(tmp_path: Path):
 
 SETTINGS = {
     "FAIRLOG_SASL_MECHANISMS": "OAUTHBEARER",
+    "FAIRLOG_SASL_SECRETS_WITHOUT_TLS": "true",
     "FAIRLOG_OAUTH_JWKS": "jwks.json",
     "FAIRLOG_OAUTH_ISSUER": "https://issuer.example",
     "FAIRLOG_OAUTH_AUDIENCE": "fairlog",
 }
 
 
-@pytest.mark.parametrize("missing", list(SETTINGS)[1:])
+@pytest.mark.parametrize("missing", [name for name in SETTINGS if name.startswith("FAIRLOG_OAUTH")])
 def test_settings_must_say_which_tokens_are_taken(missing):
     assert load(environment=SETTINGS).sasl.mechanisms == ("OAUTHBEARER",)
     with pytest.raises(ConfigError, match="is not set"):
         load(environment={name: value for name, value in SETTINGS.items() if name != missing})
+    for audience in (",", "fairlog,", "fairlog, ,other"):
+        with pytest.raises(ConfigError, match=r"oauth\.audience .* has an empty name"):
+            load(environment={**SETTINGS, "FAIRLOG_OAUTH_AUDIENCE": audience})
     with pytest.raises(ConfigError, match="neither a file nor an https URL"):
         load(environment={**SETTINGS, "FAIRLOG_OAUTH_JWKS": "http://issuer.example/jwks"})
 
 
-@pytest.mark.parametrize("sasl", [SaslSettings(mechanisms=("OAUTHBEARER",))])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://",
+        "https://issuer.example/a key",
+        "https://issuer.example/\u00e4",
+        "https://issuer.example:port/",
+        "https://[::1/",
+        "https://me:secret@issuer.example/",
+        "HTTPS+x://issuer.example/",
+    ],
+)
+def test_url_of_keys_is_checked_at_the_start(url):
+    with pytest.raises(ConfigError, match=r"oauth\.jwks") as refusal:
+        load(environment={**SETTINGS, "FAIRLOG_OAUTH_JWKS": url})
+    assert "secret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("sasl", [SaslSettings(mechanisms=("OAUTHBEARER",), secrets_without_tls=True)])
 async def test_client_signs_in_with_a_token_and_its_session_ends_with_it(memory, nursery, sasl, tmp_path):
     """The lifetime that it is told is the token's; a refused one is answered as RFC 7628 has it, and then closed."""
     (tmp_path / "jwks.json").write_bytes(key_set_of(ec=EC))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
+import trio
 
 from fairlog.cluster import records
 from fairlog.inspection.cluster_stores import show_record
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.handlers import api_51_alter_user_scram_credentials as api
 from fairlog.security.made_up import SECRETS, made_up
 from fairlog.security.user_changes import is_name
 from fairlog.security.users import (
@@ -23,6 +28,7 @@ from tests.kafka.in_memory import Memory
 from tests.security.signing_in import admin
 
 NONE, STORAGE, UNSUPPORTED = 0, 56, 33
+POLICY_VIOLATION = 44
 NOT_FOUND, DUPLICATE, UNACCEPTABLE = 91, 92, 93
 SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
 DELETION = admin.AlterUserScramCredentialsRequest.ScramCredentialDeletion
@@ -107,6 +113,52 @@ async def test_user_is_changed_as_a_whole_or_not_at_all(ask, memory):
     }
     assert memory.cluster.access(USERS) == {}
     assert memory.cluster.access(SECRETS) == {}  # what changes nothing leaves the store's format alone
+
+
+async def test_too_many_changes_are_refused_together_and_others_are_served_meanwhile(ask, memory):
+    """And a name is normalized once, however often its change is applied."""
+    names = [f"{number:04}" + "\u00e4" * 250 for number in range(api.CHANGES_MAX)]
+    assert set((await alter(ask, upsertions=[*map(upsertion, names), upsertion()])).values()) == {POLICY_VIOLATION}
+    deletions = [DELETION(name=name, mechanism=1) for name in names]
+    assert set((await alter(ask, deletions=[*deletions, deletions[0]])).values()) == {POLICY_VIOLATION}
+    assert memory.cluster.access(USERS) == {}
+    steps, is_done = 0, False
+
+    async def watch() -> None:
+        nonlocal steps
+        while not is_done:
+            steps += 1
+            await trio.lowlevel.checkpoint()
+
+    with patch("fairlog.security.user_changes.prepared", side_effect=lambda name: name) as prepared:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            assert set((await alter(ask, upsertions=[*map(upsertion, names)])).values()) == {NONE}
+            is_done = True
+    assert prepared.call_count == len(names)
+    assert steps > 2 * len(names) // 64
+
+
+async def test_nothing_is_computed_for_who_may_not(ask, memory, monkeypatch):
+    monkeypatch.setattr(api, "denied", lambda *_: ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    monkeypatch.setattr(api, "credential_of", None)
+    assert await alter(ask, upsertions=[upsertion(), upsertion("bob")]) == {"alice": 31, "bob": 31}
+
+
+async def test_users_have_a_maximum(ask, memory, monkeypatch):
+    """Those that there are may be changed, and another may come when one goes."""
+    monkeypatch.setattr("fairlog.security.user_changes.USERS_MAX", 2)
+    assert await alter(ask, upsertions=[upsertion(name) for name in ("a", "b", "c")]) == {
+        "a": NONE,
+        "b": NONE,
+        "c": POLICY_VIOLATION,
+    }
+    assert await alter(ask, upsertions=[upsertion("a"), upsertion("a", 2)]) == {"a": NONE}
+    assert await alter(ask, deletions=[DELETION(name="b", mechanism=1)], upsertions=[upsertion("c")]) == {
+        "b": NONE,
+        "c": NONE,
+    }
+    assert list(memory.cluster.access(USERS)) == ["a", "c"]
 
 
 async def test_disk_that_refuses_is_told(ask, memory):

@@ -28,7 +28,7 @@ FLEXIBLE_FROM = 0
 @dataclass(frozen=True, slots=True)
 class DescribeUserScramCredentialsRequest:
     users: tuple[str, ...]
-    """None: all."""
+    """Empty: all."""
 
 
 def decode(reader: Reader, version: int) -> DescribeUserScramCredentialsRequest:  # noqa: ARG001 (there is one version)

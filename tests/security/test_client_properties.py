@@ -1,0 +1,54 @@
+"""How the commands' clients show who they are, and which passwords users may have."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from fairlog.cli import user
+from fairlog.cli.client_properties import ClientProperties, read
+from fairlog.cli.errors import ClientError
+from fairlog.config_values import Address
+
+HERE = Address("127.0.0.1", 9092)
+
+
+def unreached(_: bytes) -> bytes:
+    raise AssertionError("something is sent to the broker")
+
+
+@pytest.mark.parametrize("password", ["a\u00a0b", "\ufb01", "a\u0308", "a\ufffe", "a\x07", "\u2168"])
+def test_password_that_saslprep_changes_is_refused_in_a_sentence(tmp_path: Path, password: str) -> None:
+    """Some clients, like ours, hash what SASLprep makes of it, and others the password as it is."""
+    file = tmp_path / "password"
+    file.write_text(f"{password}\n", encoding="utf-8")
+    with pytest.raises(ClientError, match="SASLprep") as refusal:
+        user._password("alice", str(file))
+    assert password not in str(refusal.value)
+    for values in ({"sasl.username": "alice", "sasl.password": password}, {"sasl.username": "\ue000"}):
+        with pytest.raises(ClientError, match="SASLprep"):
+            ClientProperties({"sasl.password": "x", **values}).sign_in("SCRAM-SHA-256", unreached)
+
+
+@pytest.mark.parametrize("password", ["a secret, of alice", "\u00fcber=,\u4e2d"])
+def test_other_passwords_are_taken(tmp_path: Path, password: str) -> None:
+    file = tmp_path / "password"
+    file.write_text(f"{password}\n", encoding="utf-8")
+    assert user._password("alice", str(file)) == password
+
+
+def test_mark_at_the_beginning_of_a_file_is_not_a_name(tmp_path: Path) -> None:
+    """Without it the first name would be another one, and the client would show nothing."""
+    file = tmp_path / "client.properties"
+    file.write_bytes(b"\xef\xbb\xbfsecurity.protocol=ssl\n")
+    assert read(file).protocol == "ssl"
+
+
+@pytest.mark.parametrize(
+    "name", ["security.protocl", "security.providers", "sasl.jaas.config", "ssl.truststore.location"]
+)
+def test_names_that_are_not_understood_are_refused(name: str) -> None:
+    with socket.socket() as stream, pytest.raises(ClientError, match=f"does not understand {name}"):
+        ClientProperties({name: "ssl"}).secured(stream, HERE)
