@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -20,7 +21,7 @@ from datalog.interface import DataLogWriter
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists, UnknownTopic
 from fairlog.config import Settings
-from fairlog.kafka.api import Client
+from fairlog.kafka.api import Client, Context
 from fairlog.kafka.topic_lookup import find_or_create
 from fairlog.topics import LocalTopics
 from fairlog_types import LogId, Offset, StorageFailure
@@ -94,9 +95,10 @@ async def test_topic_made_on_first_use_has_one_line_in_the_log(open_run) -> None
     async with open_run() as run:
         with Store(run) as store, capture_logs([merge_contextvars]) as lines:
             await store.start()
-            broker = SimpleNamespace(cluster=store.store, topics=store.topics, settings=Settings())
+            broker: Any = SimpleNamespace(cluster=store.store, topics=store.topics, settings=Settings())
+            context = Context(broker, Client(1, "peer:1"), 0, False, {})
             for _ in range(2):
-                found = await find_or_create(broker, Client(1, "peer:1"), "used", may_create=True)  # type: ignore[arg-type]
+                found = await find_or_create(context, "used", may_create=True)
                 assert found == store.store.topic("used")
             await store.create("made")
     said = [(line["event"], line["topic"], line.get("on_first_use")) for line in lines if "topic" in line]
