@@ -278,6 +278,11 @@ def test_move_that_is_not_possible_is_refused(cluster: FairlogCluster) -> None:
     assert [shard["wish"] for shard in cluster_document(cluster, 1)["shards"]] == [None] * 3
 
 
+def owners(cluster: FairlogCluster) -> list[int | None]:
+    """Of each shard, as node 1 sees them."""
+    return [shard["owner"] for shard in cluster_document(cluster, 1)["shards"]]
+
+
 def cluster_document(cluster: FairlogCluster, asked: int) -> Any:
     """As a node sees it."""
     return fairlog("cluster", "--admin", cluster.admin(asked), "--json")
@@ -441,6 +446,7 @@ def test_copy_that_the_stream_has_left_behind_is_made_anew_while_its_node_runs(
     with writing(cluster, topic) as writers:
         all_write_on(writers)
         others = [1, 3]
+        wait_until(lambda: 2 in owners(cluster))  # shards are spread a moment after the start
         before = owned(cluster, others)
         cluster.pause(2)
         wait_until(lambda: owned(cluster, others) > before)
