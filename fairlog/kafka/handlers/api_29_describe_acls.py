@@ -16,51 +16,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import trio
 
+from fairlog.kafka.acl_forms import ACLS_PER_TURN, NO_AUTHORIZER, FilterAsked, read_filter, write_resource, write_rule
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import DESCRIBE_CLUSTER, denied
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader
-from fairlog.security.acls import Acl, BadAcl, filter_untrusted
+from fairlog.security.acls import Acl, BadAcl
 
 SERVED = Versions(1, 3)
 FLEXIBLE_FROM = 2
-
-NO_AUTHORIZER = "no authorizer is configured on this broker"
-
-_ACLS_PER_TURN = 500
-"""Written before others run."""
-
-
-@dataclass(frozen=True, slots=True)
-class FilterAsked:
-    """Which ACLs are meant, as the client says it; None matches any. The numbers are Kafka's."""
-
-    resource_type: int
-    resource_name: str | None
-    pattern_type: int
-    principal: str | None
-    host: str | None
-    operation: int
-    permission: int
-
-
-def read_filter(reader: Reader) -> FilterAsked:
-    """The fields of a filter, which are those of this request and of each entry of DeleteAcls."""
-    acl_filter = FilterAsked(
-        resource_type=reader.int8(),
-        resource_name=reader.nullable_string(),
-        pattern_type=reader.int8(),
-        principal=reader.nullable_string(),
-        host=reader.nullable_string(),
-        operation=reader.int8(),
-        permission=reader.int8(),
-    )
-    reader.end_of_fields()
-    return acl_filter
 
 
 def decode(reader: Reader, version: int) -> FilterAsked:  # noqa: ARG001 (all versions look alike)
@@ -75,46 +42,31 @@ async def handle(context: Context, request: FilterAsked) -> Answer:
     if refused is not None:
         return await _encode(context, (), refused)
     try:
-        wanted = filter_untrusted(
-            request.resource_type,
-            request.resource_name,
-            request.pattern_type,
-            request.principal,
-            request.host,
-            request.operation,
-            request.permission,
-        )
+        wanted = request.checked()
     except BadAcl as bad:
         return await _encode(context, (), ErrorCode.INVALID_REQUEST, str(bad))
     return await _encode(context, access.found(wanted), ErrorCode.NONE)
 
 
+def _resource(acl: Acl) -> object:
+    return acl.resource_type, acl.resource_name, acl.pattern_type
+
+
 async def _encode(context: Context, acls: Sequence[Acl], error: ErrorCode, message: str | None = None) -> Answer:
     writer = context.writer()
-    by_resource = [
-        (resource, list(found))
-        for resource, found in itertools.groupby(
-            acls, key=lambda acl: (acl.resource_type, acl.resource_name, acl.pattern_type)
-        )
-    ]
+    by_resource = [list(found) for _, found in itertools.groupby(acls, key=_resource)]
     writer.int32(0)  # throttle time
     writer.int16(error)
     writer.message(message)
     writer.array_length(len(by_resource))
     written = 0
-    for (resource_type, name, pattern_type), found in by_resource:
-        writer.int8(resource_type)
-        writer.string(name)
-        writer.int8(pattern_type)
+    for found in by_resource:
+        write_resource(writer, found[0])
         writer.array_length(len(found))
         for acl in found:
-            writer.string(acl.principal)
-            writer.string(acl.host)
-            writer.int8(acl.operation)
-            writer.int8(acl.permission)
-            writer.end_of_fields()
+            write_rule(writer, acl)
             written += 1
-            if written % _ACLS_PER_TURN == 0:
+            if written % ACLS_PER_TURN == 0:
                 await trio.lowlevel.checkpoint()
         writer.end_of_fields()
     writer.end_of_fields()

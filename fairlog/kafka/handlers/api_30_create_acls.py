@@ -21,10 +21,10 @@ from dataclasses import dataclass
 
 import trio
 
+from fairlog.kafka.acl_forms import NO_AUTHORIZER
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import ALTER_CLUSTER, denied
 from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.handlers.api_29_describe_acls import NO_AUTHORIZER
 from fairlog.kafka.noting import note
 from fairlog.kafka.wire import Reader
 from fairlog.live_access import LiveAccess, check_length

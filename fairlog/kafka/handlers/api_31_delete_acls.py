@@ -22,22 +22,19 @@ from typing import NamedTuple
 import trio
 
 from fairlog import trail
+from fairlog.kafka.acl_forms import ACLS_PER_TURN, NO_AUTHORIZER, FilterAsked, read_filter, write_resource, write_rule
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.checks import ALTER_CLUSTER, denied
 from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.handlers.api_29_describe_acls import NO_AUTHORIZER, FilterAsked, read_filter
 from fairlog.kafka.noting import note
 from fairlog.kafka.wire import Reader
 from fairlog.live_access import LiveAccess
-from fairlog.security.acls import Acl, AclFilter, BadAcl, filter_untrusted, name_of
+from fairlog.security.acls import Acl, AclFilter, BadAcl, name_of
 from fairlog.trail import Action
 from fairlog_types import StorageFailure
 
 SERVED = Versions(1, 3)
 FLEXIBLE_FROM = 2
-
-_ACLS_PER_TURN = 500
-"""Written before others run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,7 @@ async def handle(context: Context, request: DeleteAclsRequest) -> Answer:
     for number, (asked, outcome) in enumerate(zip(request.filters, outcomes, strict=True)):
         deleted = functools.partial(_names, outcome.matched)
         note(context, Action.DELETE_ACL, asked.resource_name or "", outcome.error, deleted=deleted)
-        if number % _ACLS_PER_TURN == 0:
+        if number % ACLS_PER_TURN == 0:
             await trio.lowlevel.checkpoint()
     return await _encode(context, outcomes)
 
@@ -88,17 +85,7 @@ async def _delete(context: Context, access: LiveAccess, request: DeleteAclsReque
     outcomes: list[_Outcome | None] = []
     for asked in request.filters:
         try:
-            filters.append(
-                filter_untrusted(
-                    asked.resource_type,
-                    asked.resource_name,
-                    asked.pattern_type,
-                    asked.principal,
-                    asked.host,
-                    asked.operation,
-                    asked.permission,
-                )
-            )
+            filters.append(asked.checked())
             outcomes.append(None)
         except BadAcl as bad:
             outcomes.append(_Outcome(ErrorCode.INVALID_REQUEST, str(bad)))
@@ -124,16 +111,10 @@ async def _encode(context: Context, outcomes: Sequence[_Outcome]) -> Answer:
         for acl in outcome.matched:
             writer.int16(ErrorCode.NONE)
             writer.nullable_string(None)
-            writer.int8(acl.resource_type)
-            writer.string(acl.resource_name)
-            writer.int8(acl.pattern_type)
-            writer.string(acl.principal)
-            writer.string(acl.host)
-            writer.int8(acl.operation)
-            writer.int8(acl.permission)
-            writer.end_of_fields()
+            write_resource(writer, acl)
+            write_rule(writer, acl)
             written += 1
-            if written % _ACLS_PER_TURN == 0:
+            if written % ACLS_PER_TURN == 0:
                 await trio.lowlevel.checkpoint()
         writer.end_of_fields()
     writer.end_of_fields()
