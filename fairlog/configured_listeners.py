@@ -14,11 +14,12 @@ import dataclasses
 import ipaddress
 from collections.abc import Mapping, Sequence
 
-from fairlog.config import KEYS, ConfigError, SaslSettings, Settings
+from fairlog.config import KEYS, ConfigError, Settings
 from fairlog.config_values import Address, ListenerAddresses
 from fairlog.security.client_auth import ClientAuth, ClientAuthByListener
 from fairlog.security.listeners import Listener, SecurityProtocol, UnknownProtocol, listener_named
 from fairlog.security.mechanisms import offered
+from fairlog.security_settings import SaslSettings
 
 
 def listeners_of(settings: Settings) -> Sequence[Listener]:

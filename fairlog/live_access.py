@@ -16,10 +16,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import structlog
 
 from fairlog.cluster.interface import ClusterStore
-from fairlog.config import AuthorizerSettings
 from fairlog.security.acls import ACLS, Acl, AclFilter, BadAcl, name_of
 from fairlog.security.authorizer import Authorizer, Rights
 from fairlog.security.principal import Principal
+from fairlog.security_settings import AuthorizerSettings
 
 log = structlog.get_logger()
 

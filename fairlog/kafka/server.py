@@ -22,7 +22,6 @@ import structlog
 import trio
 
 from fairlog.broker import Broker
-from fairlog.config import OauthSettings
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import OPENING_BYTES
 from fairlog.edge.log_limiter import LogLimiter
@@ -40,6 +39,7 @@ from fairlog.security.tls import HandshakeFailed, TlsListener
 from fairlog.security.token_exchange import TokenExchange
 from fairlog.security.tokens import TokenRules
 from fairlog.security.users import USERS
+from fairlog.security_settings import OauthSettings
 
 log = structlog.get_logger()
 

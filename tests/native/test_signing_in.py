@@ -9,11 +9,11 @@ import pytest
 import trio
 from scramp import ScramClient
 
-from fairlog.config import SaslSettings
 from fairlog.kafka.server import Server
 from fairlog.listening import Door
 from fairlog.native.protocol import OPS, NativeProtocol
 from fairlog.security import sign_in
+from fairlog.security_settings import SaslSettings
 from tests.native.talking import Talker, frame
 from tests.security.signing_in import add_user, delete_user, listening
 

@@ -10,9 +10,9 @@ import pytest
 import trio
 from cryptography.x509.oid import NameOID
 
-from fairlog.config import SaslSettings
 from fairlog.kafka.server import Server
 from fairlog.native.protocol import NativeProtocol
+from fairlog.security_settings import SaslSettings
 from scripts.node_process import READY_PREFIX, NodeProcess
 from tests.kafka.in_memory import Memory
 from tests.security.certificates import Authority, Pair, name_of

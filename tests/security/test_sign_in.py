@@ -12,7 +12,6 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from fairlog.config import SaslSettings
 from fairlog.kafka.handlers import ALL
 from fairlog.kafka.server import Server
 from fairlog.listening import Door
@@ -20,6 +19,7 @@ from fairlog.native.protocol import NativeProtocol
 from fairlog.security import sign_in
 from fairlog.security.mechanisms import MECHANISMS
 from fairlog.security.user_changes import is_name
+from fairlog.security_settings import SaslSettings
 from tests.kafka.serving import framed
 from tests.security.signing_in import (
     FAILED,

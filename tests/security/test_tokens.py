@@ -19,7 +19,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from structlog.testing import capture_logs
 
-from fairlog.config import SaslSettings
 from fairlog.config_sources import ConfigError, load
 from fairlog.kafka.server import Server
 from fairlog.security import key_set
@@ -27,6 +26,7 @@ from fairlog.security.exchange import Challenge, Refused, SignedIn
 from fairlog.security.key_set import KeySet
 from fairlog.security.token_exchange import TokenExchange
 from fairlog.security.tokens import TokenRules, parse_untrusted, read_key_set_untrusted
+from fairlog.security_settings import SaslSettings
 from tests.security.signing_in import FAILED, NONE, Peer, listening
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
