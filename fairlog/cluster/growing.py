@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from fairlog.cluster import environments, records
-from fairlog.cluster.features import FEATURES
-from fairlog.cluster.opening import STORE_FILE, StoreMismatch, begin, content, named, opened, put
+from fairlog.cluster import records
+from fairlog.cluster.at_rest import changing
+from fairlog.cluster.opening import StoreMismatch, put
 from fairlog.config import PROCESSES_MAX
-from fairlog_types import CorruptStorage
 from journal.failpoints import reach
 from shard.directory import FIRST_SHARD
 
@@ -28,26 +27,19 @@ def add_shard(directory: Path, *, node_id: int, move_note: Callable[[], None]) -
     shard is refused (`fairlog.last_run.move_note`); the next `EmbeddedStore.prepare` fixes the group separator. Raises
     StoreMismatch if there cannot be one more, CorruptStorage, StorageFailure, and what `move_note` raises.
     """
-    if not (directory / STORE_FILE).exists():
-        raise CorruptStorage(f"the cluster store {directory / STORE_FILE} is missing: start the node first")
-    environment = opened(directory, PROCESSES_MAX)
-    try:
-        with named(directory), environment.begin(write=True) as transaction:
-            shards = records.decode_shards(content(transaction))
-            if shards == PROCESSES_MAX:
-                raise StoreMismatch(f"there are {shards} shards already, which is the most there may be: add none")
-            memory = begin(transaction, directory, node_id, 0, shards, FIRST_SHARD, FEATURES)
-            if shards == 1:
-                move_note()
-                put(transaction, {records.shard_key(FIRST_SHARD): records.encode_shard(memory.record_of(FIRST_SHARD))})
-                transaction.delete(records.GROUP_JOURNALS_BEGUN_KEY)
-            if memory.first_shards is None:
-                transaction.put(records.FIRST_SHARDS_KEY, records.encode_count(shards))
-            version = max(records.GROWN_VERSION, records.decode_format(memory.raw[records.FORMAT_KEY]))
-            transaction.put(records.FORMAT_KEY, records.encode_format(version))
-            transaction.put(records.SHARDS_KEY, records.encode_count(shards + 1))
-            reach("shards.add.before_commit")
-        reach("shards.add.after_commit")
-    finally:
-        environments.release(directory)
+    with changing(directory, node_id) as (transaction, memory):
+        shards = memory.shards
+        if shards == PROCESSES_MAX:
+            raise StoreMismatch(f"there are {shards} shards already, which is the most there may be: add none")
+        if shards == 1:
+            move_note()
+            put(transaction, {records.shard_key(FIRST_SHARD): records.encode_shard(memory.record_of(FIRST_SHARD))})
+            transaction.delete(records.GROUP_JOURNALS_BEGUN_KEY)
+        if memory.first_shards is None:
+            transaction.put(records.FIRST_SHARDS_KEY, records.encode_count(shards))
+        version = max(records.GROWN_VERSION, records.decode_format(memory.raw[records.FORMAT_KEY]))
+        transaction.put(records.FORMAT_KEY, records.encode_format(version))
+        transaction.put(records.SHARDS_KEY, records.encode_count(shards + 1))
+        reach("shards.add.before_commit")
+    reach("shards.add.after_commit")
     return shards + 1
