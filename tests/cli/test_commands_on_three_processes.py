@@ -14,6 +14,7 @@ from pyspark_fairlog.native import Native
 from scripts.node_process import ROOT
 from tests.cli.in_process import FairlogCommand
 from tests.cli.processes import FAIRLOG
+from tests.node.nodes import until
 from tests.three_processes import FIRST_NODE_ID, PROCESSES, ThreeProcesses
 
 pytestmark = pytest.mark.slow
@@ -105,7 +106,7 @@ def test_transactions_of_all_brokers_are_listed_described_and_aborted(
     for each in IDS[1:]:
         assert "aborted the open transaction" in fairlog("txn", "abort", each)[1]
     producers[0].commit_transaction(WAIT_S)
-    (shown, *_) = reversed(json.loads(fairlog("txn", "show", IDS[0], "--json")[1]))
+    (shown,) = until(lambda: json.loads(fairlog("txn", "show", IDS[0], "--json")[1]))
     assert sorted(part["partition"] for part in shown["records"]) == [0, 1, 2]
     assert json.loads(fairlog("txn", "list", "--state", "Ongoing", "--json")[1]) == []
 

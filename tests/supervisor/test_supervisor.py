@@ -135,6 +135,21 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@contextlib.contextmanager
+def taken_after_a_free_one() -> Generator[int]:
+    """A port of loopback that is listened on, where the one before it is free."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as before:
+            port = taken.getsockname()[1]
+            try:
+                before.bind(("127.0.0.1", port - 1))
+            except OSError:
+                continue
+            before.close()
+            yield port
+            return
+
+
 def can_connect(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S):
         return True
@@ -465,8 +480,7 @@ def test_shard_that_does_not_halt_in_time_is_killed_and_moves(make: Make, hurrie
 
 def test_shard_whose_port_is_taken_cannot_be_added(make: Make) -> None:
     """Nobody is halted for it."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with taken_after_a_free_one() as port:
         supervisor = make("--listen", f"127.0.0.1:{port - 1}", "--processes", "2", shards="1")
         supervisor.lines(1)
         refused = ask(supervisor.data, {"ask": "add", "process": None})["refused"]
