@@ -185,7 +185,8 @@ def show(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None
     """Show where the records of an id's last committed transactions are.
 
     The broker remembers the last five committed transactions, each from when it has been copied; they are shown oldest
-    first. Only Fairlog brokers do this. A transaction is written as producer id, producer epoch and its number in that epoch.
+    first. Only Fairlog brokers do this. A transaction is written as producer id, producer epoch and its number in that
+    epoch.
     """
     from fairlog.cli.brokers import connect_to_all
     from fairlog.cli.coordinators import transaction_coordinator

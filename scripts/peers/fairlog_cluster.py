@@ -57,6 +57,7 @@ class FairlogCluster:
         self._settings = dict(settings or {})
         self._hosts = hosts or dict.fromkeys(self.nodes, HERE)
         self._program_of_node = program
+        self._checkouts = dict.fromkeys(self.nodes, Path.cwd())
         self._first_ports = dict(zip(self.nodes, _free_blocks(nodes, 1 + 2 * shards), strict=True))
         self._programs = {node: self._program(node) for node in self.nodes}
 
@@ -136,6 +137,12 @@ class FairlogCluster:
         """Start one that has ended."""
         self._programs[node].spawn()
 
+    def install(self, node: int, checkout: Path) -> None:
+        """One that has ended is started from this checkout of Fairlog from now on."""
+        assert not self.running(node)
+        self._checkouts[node] = checkout
+        self._programs[node] = self._program(node)
+
     def kill(self, node: int) -> None:
         """SIGKILL; also a paused one."""
         self._programs[node].kill()
@@ -187,8 +194,9 @@ class FairlogCluster:
             [
                 *host.prefix,
                 "env",
+                f"--chdir={self._checkouts[node]}",
                 *(f"{key}={value}" for key, value in settings.items()),
-                f"PYTHONPATH={os.getcwd()}",
+                f"PYTHONPATH={self._checkouts[node]}",
                 *command,
             ],
             directory / "node.log",
