@@ -108,6 +108,7 @@ class Server:
                         accepting.start_soon(self._follow_users)
                         if self._keys is not None:
                             accepting.start_soon(self._keys.run)
+                    accepting.start_soon(self._broker.quotas.follow)
                     for door in doors:
                         accepting.start_soon(self._accept_from, door, connections)
                     task_status.started(doors)
