@@ -81,8 +81,8 @@ class EdgeStatistics:
         """By key."""
         self.throttles = throttles
         self.accepted = 0
-        self.refused = 0
-        """Connections that were closed at once, because there were too many."""
+        self.refused: Counter[str] = Counter()
+        """Connections that were closed at once, by the limit that was reached."""
         self.handshakes_failed = 0
         """Connections that were closed because there was no TLS with them."""
         self.connected = 0

@@ -16,7 +16,6 @@ In the cluster's store an entity is a name, and its quotas are the value (docs/f
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -25,7 +24,7 @@ from enum import StrEnum
 from typing import NamedTuple, cast
 
 from fairlog.security.access_kind import AccessKind
-from fairlog.security.acls import plain_address
+from fairlog.security.acls import is_address, plain_address
 
 QUOTAS_MAX = 20_000
 """Entities that have quotas. All are in memory, in each process."""
@@ -105,15 +104,6 @@ def _plain(of_type: EntityType, name: str | None) -> str | None:
     if not is_address(plain):
         raise BadQuota(f"{name!r} is no IP address")
     return plain
-
-
-def is_address(text: str) -> bool:
-    """Whether it is an IP address."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def keys_of(entity: Entity) -> tuple[QuotaKey, ...]:
