@@ -278,25 +278,20 @@ def test_tools_of_a_cluster_find_nothing_to_be_done(node: NodeProcess, tool: Too
 
 
 def test_kafka_configs_sets_shows_and_deletes_quotas(tool: Tool) -> None:
-    """Of users, of clients of a user, of default clients, and of addresses."""
-    entities = {
-        "user-principal 'carol'": ("users", "--entity-name", "carol"),
-        "user-principal 'carol', default client-id": (
-            *("users", "--entity-name", "carol"),
-            *("--entity-type", "clients", "--entity-default"),
-        ),
-        "the default client-id": ("clients", "--entity-default"),
-        "ip '10.0.0.1'": ("ips", "--entity-name", "10.0.0.1"),
-    }
-    for number, (name, entity) in enumerate(entities.items(), 1):
-        key = "connection_creation_rate" if name.startswith("ip") else "producer_byte_rate"
-        words = ("--entity-type", *entity)
-        tool("kafka-configs", "--alter", *words, "--add-config", f"{key}={number}000")
-        (told,) = [line for line in tool("kafka-configs", "--describe", *words) if line.startswith("Quota configs")]
-        assert f"{key}={number}000.0" in told
-        assert name in told
-        tool("kafka-configs", "--alter", *words, "--delete-config", key)
-        assert not any(key in line for line in tool("kafka-configs", "--describe", *words))
+    """Of a user's clients, and of addresses."""
+    clients = ("--entity-type", "users", "--entity-name", "carol", "--entity-type", "clients", "--entity-default")
+    addresses = ("--entity-type", "ips", "--entity-default")
+    tool("kafka-configs", "--alter", *clients, "--add-config", "producer_byte_rate=1000,consumer_byte_rate=2000")
+    tool("kafka-configs", "--alter", *addresses, "--add-config", "connection_creation_rate=300")
+    (told,) = tool("kafka-configs", "--describe", *clients)
+    assert "user-principal 'carol', the default client-id are " in told
+    assert "producer_byte_rate=1000.0" in told
+    assert "consumer_byte_rate=2000.0" in told
+    assert "connection_creation_rate=300.0" in "".join(tool("kafka-configs", "--describe", *addresses))
+    tool("kafka-configs", "--alter", *clients, "--delete-config", "producer_byte_rate")
+    (told,) = tool("kafka-configs", "--describe", *clients)
+    assert "producer_byte_rate" not in told
+    tool("kafka-configs", "--alter", *addresses, "--delete-config", "connection_creation_rate")
 
 
 def test_kafka_acls_adds_lists_and_removes(tmp_path: Path) -> None:
