@@ -10,6 +10,7 @@ import trio
 from kafka.protocol.admin import AlterClientQuotasRequest, CreateTopicsRequest
 
 from coordinator.answers import Description
+from fairlog import trail
 from fairlog.kafka.errors import ErrorCode
 from fairlog.security.acls import Operation, ResourceType
 from fairlog.security.principal import ANONYMOUS
@@ -24,6 +25,7 @@ COMMIT, LEAVE, CREATE, DELETE, INIT, CREATE_ACLS, DELETE_OFFSETS, QUOTAS, USERS 
 @pytest.fixture
 def lines():
     """What the trail has, in the node's log: action, on, outcome, and the rest."""
+    trail.set_up(None)  # else the lines of other tests would count for the limit of this one's
     with structlog.testing.capture_logs() as logged:
 
         def noted():
