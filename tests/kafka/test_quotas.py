@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pytest
 import trio
 
 from fairlog.kafka.handlers import api_49_alter_client_quotas as api
-from fairlog.security.principal import ANONYMOUS
+from fairlog.security.principal import ANONYMOUS, Principal
 from fairlog.security.quotas import QUOTAS
 from fairlog_types import StorageFailure
 from tests.kafka.asking import Asker
@@ -185,10 +185,23 @@ async def test_produce_above_the_quota_is_carried_out_and_mutes(ask: Asker, memo
     assert len(memory.leaders.logs[memory.log("t")]) == 2
     assert memory.quotas.throttles.requests == {"Produce": 1}
     assert memory.quotas.throttles.throttled_ms == {"Produce": throttle_ms}
-    with trio.move_on_after(0):
-        await ask.start(PRODUCE, 9, **{**example_fields(PRODUCE), "acks": 0})
     await trio.sleep(30)
     assert await produce(ask, build_batch(size=9000)) == 0
+
+
+async def test_connections_of_a_user_share_its_quota_whatever_they_call_themselves(
+    ask: Asker, memory: Memory, autojump_clock
+) -> None:
+    memory.topics.create_now("t")
+    await alter(
+        ask, entry({"user": None}, producer_byte_rate=1000.0), entry({"client-id": None}, producer_byte_rate=9e9)
+    )
+    one, other = AskerAs(memory, Principal("User", "alice")), AskerAs(memory, Principal("User", "alice"))
+    assert await produce(one, build_batch(size=8000)) == 0
+    assert await produce(other, build_batch(size=8000)) > 5000
+    assert one.client.muted_until == 0
+    assert await produce(AskerAs(memory, Principal("User", "bob")), build_batch(size=8000)) == 0
+    assert await produce(ask, build_batch(size=8000)) == 0  # who has not signed in is a user, too
 
 
 async def test_client_without_a_quota_is_not_throttled_by_others(ask: Asker, memory: Memory) -> None:
@@ -277,8 +290,6 @@ async def test_strangers_take_no_more_memory_than_others(ask: Asker, memory: Mem
     memory.topics.create_now("t")
     await alter(ask, entry({"client-id": None}, producer_byte_rate=10**9))
     memory.quotas.producers._meters_max = 50
-    limits: Sequence[object] = memory.quotas.producers.limits
-    assert limits
     for number in range(200):
         ask.client.client_id = f"stranger {number}"
         limit = memory.quotas.producers.limits.of_client("ANONYMOUS", ask.client.client_id)

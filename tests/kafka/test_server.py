@@ -241,6 +241,39 @@ async def test_muted_connection_is_heard_again_when_its_time_is_over_or_quotas_c
             assert bytes(await reader.next_frame())[:4] == struct.pack(">i", 6)
 
 
+async def test_muted_client_that_wants_no_answers_and_goes_is_heard_all_the_same(server, memory, batch):
+    """What it has sent before, if that is soon."""
+    memory.topics.create_now("t")
+    sent = batch(size=1_030_000)
+    head = struct.pack(">hhihhhii", 0, 3, 5, -1, -1, 0, 1000, 1)
+    produce = head + struct.pack(">h1siii", 1, b"t", 1, 0, len(sent)) + sent
+    entity = entity_untrusted({"client-id": None})
+    await memory.quotas.change([Change(entity, {QuotaKey.PRODUCER: 100_000})], validate_only=False, by=ANONYMOUS)
+    async with await server.connect() as stream:
+        await stream.send_all(framed(produce))
+        await stream.send_all(framed(head + struct.pack(">h1siii", 1, b"t", 1, 0, 130) + batch(size=130)))
+    with trio.fail_after(10):
+        while len(memory.leaders.logs.get(memory.log("t"), ())) < 2:  # noqa: ASYNC110 (nobody is told)
+            await trio.sleep(0.01)
+    assert memory.quotas.throttles.requests["Produce"] >= 1
+
+
+async def test_muted_client_that_has_gone_takes_no_room_for_long(server, memory, batch, monkeypatch):
+    monkeypatch.setattr("fairlog.kafka.connection._GONE_WHILE_MUTED_S", 0.1)
+    monkeypatch.setattr("fairlog.kafka.connection.HANG_UP_CHECK_S", 0.05)
+    memory.topics.create_now("t")
+    sent = batch(size=20_000)
+    produce = struct.pack(">hhihhhii", 0, 3, 5, -1, -1, 1, 1000, 1) + struct.pack(">h1siii", 1, b"t", 1, 0, len(sent))
+    entity = entity_untrusted({"client-id": None})
+    await memory.quotas.change([Change(entity, {QuotaKey.PRODUCER: 1})], validate_only=False, by=ANONYMOUS)
+    async with await server.connect() as stream:
+        await stream.send_all(framed(produce + sent) + framed(struct.pack(">hhih", 18, 0, 6, -1)))
+        await FrameReader(stream, frame_bytes_max=2**31 - 1).next_frame()
+    with trio.fail_after(10):
+        while server._connections:  # noqa: ASYNC110 (the system says when it is closed)
+            await trio.sleep(0.01)
+
+
 async def test_muted_connection_does_not_hold_up_the_stop(memory, batch):
     memory.topics.create_now("t")
     sent = batch(size=20_000)
