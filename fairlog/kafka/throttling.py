@@ -16,7 +16,8 @@ from __future__ import annotations
 import trio
 
 from fairlog.kafka.api import Context
-from fairlog.security.meters import burst
+from fairlog.security.meters import Meters, burst
+from fairlog.security.quotas import Limit
 
 PRODUCE = "Produce"
 FETCH = "Fetch"
@@ -25,35 +26,31 @@ FETCH = "Fetch"
 def produced(context: Context) -> int:
     """Count a Produce; its throttle time, in ms."""
     meters = context.broker.quotas.producers
-    if meters is None:
-        return 0
-    client = context.client
-    limit = meters.limits.of_client(client.principal.name, client.client_id)
-    if limit is None:
+    limit = _limit(context, meters)
+    if meters is None or limit is None:
         return 0
     return _mute(context, PRODUCE, meters.record(limit, context.request_bytes, trio.current_time()))
 
 
 def fetch_bytes_max(context: Context, asked: int) -> int:
     """How much is read for a Fetch that asks for so many bytes: not more than could be let through."""
-    meters = context.broker.quotas.consumers
-    if meters is None:
-        return asked
-    client = context.client
-    limit = meters.limits.of_client(client.principal.name, client.client_id)
+    limit = _limit(context, context.broker.quotas.consumers)
     return asked if limit is None else min(asked, burst(limit))
 
 
 def fetched(context: Context, read_bytes: int) -> int:
     """Count a Fetch that has read so much; 0 if it may be answered with it, else the throttle time, in ms."""
     meters = context.broker.quotas.consumers
-    if meters is None or not read_bytes:
-        return 0
-    client = context.client
-    limit = meters.limits.of_client(client.principal.name, client.client_id)
-    if limit is None:
+    limit = _limit(context, meters)
+    if meters is None or limit is None or not read_bytes:
         return 0
     return _mute(context, FETCH, meters.admit(limit, read_bytes, trio.current_time()))
+
+
+def _limit(context: Context, meters: Meters | None) -> Limit | None:
+    """The quota that counts for the client."""
+    client = context.client
+    return None if meters is None else meters.limits.of_client(client.principal.name, client.client_id)
 
 
 def _mute(context: Context, api: str, wait_s: float) -> int:

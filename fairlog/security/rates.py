@@ -1,4 +1,4 @@
-"""How fast somebody goes, over the last seconds, and for how long he has to wait if that is too fast. Pure.
+"""How fast somebody goes, over the last seconds, and how long to wait if that is too fast. Pure.
 
 Kafka's `Rate` over a `WindowedSum`, with the defaults of quota.window.num and quota.window.size.seconds:
 
