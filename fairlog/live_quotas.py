@@ -64,7 +64,7 @@ class LiveQuotas:
             return None
         if before is None:
             return Meters(limits)
-        before.limits = limits
+        before.replace(limits)
         return before
 
     # --- the quotas themselves ---

@@ -85,7 +85,9 @@ class Client:
     lines: LogLimiter = field(default_factory=functools.partial(LogLimiter, trio.current_time))
     """Shared by all clients of the server. For log lines that a client can cause at will."""
     muted_until: float = 0.0
-    """By the event loop's clock: no request is started before (KIP-219)."""
+    """By the event loop's clock: no request is started before (KIP-219), unless quotas have changed since"""
+    muted_under: int = 0
+    """this count of their changes."""
     _polling: trio.CancelScope | None = None
     _polls_ended: bool = False
 

@@ -269,14 +269,14 @@ class Connection:
         """Wait as long as the client is above its quota; shorter if quotas change, or `stop` is called. Raises
         BrokenResourceError if the client has disconnected, and this takes long.
         """
-        quotas, waited = self._router.quotas, self._waits_for_frame
-        changes, patient_until = quotas.changes, trio.current_time() + _GONE_WHILE_MUTED_S
+        client, quotas, waited = self._client, self._router.quotas, self._waits_for_frame
+        patient_until = trio.current_time() + _GONE_WHILE_MUTED_S
         self._waits_for_frame = True
-        while (left_s := self._client.muted_until - trio.current_time()) > 0 and quotas.changes == changes:
+        while (left_s := client.muted_until - trio.current_time()) > 0 and quotas.changes == client.muted_under:
             await trio.sleep(min(left_s, HANG_UP_CHECK_S))
             if trio.current_time() >= patient_until:
                 self._raise_if_hung_up()
-        self._client.muted_until = 0.0
+        client.muted_until = 0.0
         self._waits_for_frame = waited
 
     async def _answer(self, started: Started, frame_bytes: int) -> None:

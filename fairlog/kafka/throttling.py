@@ -56,6 +56,8 @@ def _limit(context: Context, meters: Meters | None) -> Limit | None:
 def _mute(context: Context, api: str, wait_s: float) -> int:
     throttle_ms = min(round(wait_s * 1000), 2**31 - 1)
     if throttle_ms:
-        context.client.muted_until = max(context.client.muted_until, trio.current_time() + throttle_ms / 1000)
-        context.broker.quotas.throttles.note(api, throttle_ms)
+        client, quotas = context.client, context.broker.quotas
+        client.muted_until = max(client.muted_until, trio.current_time() + throttle_ms / 1000)
+        client.muted_under = quotas.changes
+        quotas.throttles.note(api, throttle_ms)
     return throttle_ms

@@ -25,7 +25,7 @@ _Key = tuple[str | None, str | None]
 
 
 class Meters:
-    """Measures one kind of quota. The quotas may be replaced; what was measured stays."""
+    """Measures one kind of quota."""
 
     def __init__(self, limits: Limits, *, meters_max: int = METERS_MAX) -> None:
         self.limits = limits
@@ -34,6 +34,11 @@ class Meters:
         """Least recently used first."""
         self._shared: dict[Entity, WindowedRate] = {}
         """By the entity whose quota counts, of those for whom there is no room."""
+
+    def replace(self, limits: Limits) -> None:
+        """Go by these quotas from now on. What was measured stays, but what newcomers share, which is by quota."""
+        self.limits = limits
+        self._shared.clear()
 
     def __len__(self) -> int:
         return len(self._rates) + len(self._shared)

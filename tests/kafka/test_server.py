@@ -239,6 +239,14 @@ async def test_muted_connection_is_heard_again_when_its_time_is_over_or_quotas_c
         await memory.quotas.change([Change(entity, {QuotaKey.PRODUCER: None})], validate_only=False, by=ANONYMOUS)
         with trio.fail_after(5):
             assert bytes(await reader.next_frame())[:4] == struct.pack(">i", 6)
+        await memory.quotas.change([Change(entity, {QuotaKey.PRODUCER: 1})], validate_only=False, by=ANONYMOUS)
+        await stream.send_all(framed(produce + sent))
+        with trio.fail_after(5):
+            await reader.next_frame()
+        await memory.quotas.change([Change(entity, {QuotaKey.PRODUCER: None})], validate_only=False, by=ANONYMOUS)
+        await stream.send_all(framed(struct.pack(">hhih", 18, 0, 7, -1)))  # it asks when the quota is gone already
+        with trio.fail_after(5):
+            assert bytes(await reader.next_frame())[:4] == struct.pack(">i", 7)
 
 
 async def test_muted_client_that_wants_no_answers_and_goes_is_heard_all_the_same(server, memory, batch):

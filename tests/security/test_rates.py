@@ -104,6 +104,8 @@ def test_made_up_client_ids_share_what_is_left_when_there_are_too_many() -> None
     assert len(it) == 5
     assert waits[:10] == [0.0] * 10
     assert waits[-1] == 990.0
+    it.replace(it.limits)
+    assert len(it) == 4
     assert it.record(limit_of(it, "real 2"), 500, 1.0) == 0  # the others are counted as before
     assert it.record(limit_of(it, "new"), 500, 20.0) == 0  # silent ones have gone
-    assert len(it) == 5
+    assert len(it) == 4
