@@ -55,6 +55,7 @@ from fairlog.groups.offset_values import (
 )
 from fairlog.live_access import LiveAccess
 from fairlog.live_group_configs import LiveGroupConfigs
+from fairlog.live_quotas import LiveQuotas
 from fairlog.live_settings import LiveSettings
 from fairlog_types import LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, ShardNumber, StorageFailure, TxId
 from partition.answers import (
@@ -320,6 +321,7 @@ class Broker:
     offsets: Offsets
     groups: Groups
     group_configs: LiveGroupConfigs
+    quotas: LiveQuotas
     cutting: Cutting | None = None
     """What takes cuts over several shards; None if this broker is alone."""
     past_cuts: PastCuts | None = None

@@ -48,6 +48,7 @@ from fairlog.groups.offset_values import (
 )
 from fairlog.live_access import live_access
 from fairlog.live_group_configs import LiveGroupConfigs
+from fairlog.live_quotas import LiveQuotas
 from fairlog.live_settings import LiveSettings
 from fairlog.serving import make_groups
 from fairlog.topics import why_no_room_for
@@ -88,6 +89,7 @@ def make_bystander(
         _NoOffsets(cluster.offsets_log_count),
         groups,
         configs,
+        LiveQuotas(cluster),
         access=live_access(live.of_start.authorizer, cluster),
         owns=False,
         copied=copied,

@@ -20,10 +20,13 @@ from typing import Any, Literal, cast
 from fairlog.config_key import NOTES, KeyNotes, key
 from fairlog.config_values import (
     Address,
+    CountsByName,
     ListenerAddresses,
     Secret,
     one_of,
     read_address_or_off,
+    read_counts_by_address,
+    read_counts_by_listener,
     read_directory,
     read_file_or_none,
     read_journals,
@@ -53,6 +56,9 @@ PROCESS_VARIABLE = "FAIRLOG_PROCESS"
 TransactionalOffsetsName = Literal["none", "lowest"]
 """Which offsets are answered inside of transactions."""
 
+
+NO_LIMIT = 2**31 - 1
+"""Kafka's way to say so."""
 
 PROCESSES_MAX = 64
 """So many processes one supervisor starts; above this, one machine's cores are no reason for more."""
@@ -151,6 +157,33 @@ class RequestSettings:
     )
     connections_max: int = key(
         1000, whole(1), "Connections served at once; each further one is closed at once, with a log line."
+    )
+    connections_max_per_ip: int = key(
+        NO_LIMIT,
+        whole(0, NO_LIMIT),
+        "Connections from one address at once; each further one is closed at once. Kafka's max.connections.per.ip.",
+        default_text="no limit",
+    )
+    connections_max_per_ip_overrides: CountsByName = key(
+        CountsByName(),
+        read_counts_by_address,
+        "The same for single addresses: ADDRESS:COUNT, with commas between them. Kafka's "
+        "max.connections.per.ip.overrides.",
+        default_text="none",
+    )
+    connections_max_by_listener: CountsByName = key(
+        CountsByName(),
+        read_counts_by_listener,
+        "Connections at one listener at once: NAME:COUNT, with commas between several. Kafka's max.connections of a "
+        "listener.",
+        default_text="none",
+    )
+    connection_rate_max: int = key(
+        NO_LIMIT,
+        whole(1, NO_LIMIT),
+        "New connections a second; after a pause, ten seconds' worth at once. Each further one is closed at once. "
+        "Kafka's max.connection.creation.rate.",
+        default_text="no limit",
     )
     fetch_session_cache_slots: int = key(
         1000,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, cast
 
+from fairlog.security.acls import is_address, plain_address
 from fairlog.security.client_auth import ClientAuth, ClientAuthByListener
 from fairlog.security.listeners import PLAIN, Listener, SecurityProtocol
 from fairlog.security.mechanisms import MECHANISMS
@@ -225,6 +226,46 @@ def _pairs(value: object, form: str) -> Iterator[tuple[str, str]]:
             raise ValueError(f"{read} is named twice")
         names.add(read)
         yield read, word.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class CountsByName:
+    """Numbers for some names."""
+
+    named: tuple[tuple[str, int], ...] = ()
+
+    def of(self, name: str) -> int | None:
+        """The number of this name; None if it has none."""
+        return next((count for known, count in self.named if known == name), None)
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}:{count}" for name, count in self.named)
+
+
+def read_counts_by_listener(value: object) -> CountsByName:
+    """NAME:COUNT, with commas between."""
+    if isinstance(value, CountsByName):
+        return value
+    count = whole(0, 2**31 - 1)
+    pairs = _pairs(value, "NAME:COUNT")
+    return CountsByName(tuple((name, count(Untyped(word))) for name, word in pairs))
+
+
+def read_counts_by_address(value: object) -> CountsByName:
+    """ADDRESS:COUNT, with commas between; the addresses in their short form."""
+    if isinstance(value, CountsByName):
+        return value
+    count = whole(0, 2**31 - 1)
+    found: dict[str, int] = {}
+    for item in read_text_or_empty(value).split(",") if value else ():
+        address, separator, word = item.strip().rpartition(":")
+        plain = plain_address(address.removeprefix("[").removesuffix("]"))
+        if not separator or not is_address(plain):
+            raise ValueError("ADDRESS:COUNT is needed, with commas between several")
+        if plain in found:
+            raise ValueError(f"{plain} is named twice")
+        found[plain] = count(Untyped(word))
+    return CountsByName(tuple(found.items()))
 
 
 def read_principal_rules(value: object) -> PrincipalRules:

@@ -42,6 +42,8 @@ def check_listeners(settings: Settings) -> None:
     names = [listener.name for listener in listeners]
     advertised = () if settings.advertised is None else settings.advertised.named
     _require_names("advertised", [name for name, _ in advertised], names)
+    limited = settings.requests.connections_max_by_listener.named
+    _require_names("requests.connections_max_by_listener", [name for name, _ in limited], names)
     _require_names("tls.client_auth", [name for name, _ in settings.tls.client_auth.named], names)
     require_distinct([(f"listen of {name}", of_shards[0]) for name, of_shards in settings.listen.named])
     for listener in listeners:

@@ -32,6 +32,7 @@ from prometheus_client.registry import Collector
 from coordinator.sinks.messages import SinkStatistics
 from coordinator.statistics import CoordinatorStatistics
 from copier.copier import CopierStatistics
+from fairlog.edge.connection_limits import ReachedLimit
 from fairlog.node_statistics import (
     OLDEST_SHOWN,
     UNSTABLE_SHOWN,
@@ -265,7 +266,22 @@ def _retention(statistics: RetentionStatistics) -> Iterator[Metric]:
 def _edge(statistics: EdgeCounts) -> Iterator[Metric]:
     yield _gauge("connections", "Connections of Kafka clients", statistics.connected)
     yield _counter("connections_accepted", "Connections accepted", statistics.accepted)
-    yield _counter("connections_refused", "Connections closed at once: requests.connections_max", statistics.refused)
+    refused = CounterMetricFamily(
+        "fairlog_connections_refused",
+        "Connections closed at once, by the limit: node (requests.connections_max), listener, address, rate, quota",
+        labels=["limit"],
+    )
+    for limit in ReachedLimit:
+        refused.add_metric([limit.value], statistics.refused.get(limit.value, 0))
+    yield refused
+    throttled = CounterMetricFamily("fairlog_requests_throttled", "Requests above a quota", labels=["api"])
+    throttle_s = CounterMetricFamily(
+        "fairlog_throttle_seconds", "For how long clients were muted because of a quota", labels=["api"]
+    )
+    for api, (count, throttled_ms) in sorted(statistics.throttled.items()):
+        throttled.add_metric([api], count)
+        throttle_s.add_metric([api], throttled_ms / 1000)
+    yield from (throttled, throttle_s)
     yield _counter(
         "tls_handshakes_failed", "Connections closed because there was no TLS with them", statistics.handshakes_failed
     )

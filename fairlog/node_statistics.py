@@ -45,12 +45,15 @@ class EdgeCounts:
     apis: Sequence[ApiCounts]
     connected: int
     accepted: int
-    refused: int
+    refused: Mapping[str, int]
+    """By the limit that was reached."""
     handshakes_failed: int
     not_served: int
     fetch_sessions: FetchSessionStatistics
     sign_ins: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     """By mechanism and outcome."""
+    throttled: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """By API: requests above a quota, and for how many ms their clients were muted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -470,11 +470,12 @@ def _edge(edge: EdgeStatistics, native: Sequence[ApiStatistics], sessions: Fetch
         apis,
         edge.connected,
         edge.accepted,
-        edge.refused,
+        dict(edge.refused),
         edge.handshakes_failed,
         edge.not_served,
         sessions.statistics(),
         dict(edge.sign_ins),
+        {api: (count, edge.throttles.throttled_ms[api]) for api, count in edge.throttles.requests.items()},
     )
 
 

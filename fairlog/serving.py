@@ -38,6 +38,7 @@ from fairlog.kafka.server import Server
 from fairlog.listening import Door
 from fairlog.live_access import live_access
 from fairlog.live_group_configs import LiveGroupConfigs
+from fairlog.live_quotas import LiveQuotas
 from fairlog.live_settings import LiveSettings
 from fairlog.native.protocol import NativeProtocol
 from fairlog.neighbourhood import Coordinators, Neighbourhood
@@ -150,6 +151,7 @@ async def serve_shard(
             offsets,
             groups,
             group_configs,
+            LiveQuotas(cluster),
             shard.cutting,
             shard.past_cuts,
             shard.other_offsets,

@@ -63,6 +63,7 @@ class Action(Enum):
     DELETE_ACL = "delete acl"
     ALTER_USER = "alter user"
     DELETE_USER = "delete user"
+    ALTER_QUOTAS = "alter quotas"
     ADD_SHARD = "add shard"
     MOVE_SHARD = "move shard"
 

@@ -1,10 +1,11 @@
 """The command `fairlog`: serve a node, write and read records, look at topics, groups and transactions of any broker,
-inspect, verify, audit and back up a node's files, give its shards to processes, add users, and say who may do what.
+inspect, verify, audit and back up a node's files, give its shards to processes, add users, and say who may do what,
+and how much.
 
 One module per command or group of commands (`serve`, `cluster`, `produce`, `consume`, `pipeline`, `inspect`, `verify`,
-`audit`, `backup`, `topic`, `group`, `txn`, `sink`, `shard`, `acl`, `user`); each is thin: options in, a call, a table
-or JSON out. `main` is where errors end: what a user can have caused, or the disk, becomes one sentence on stderr and
-exit code 1 (wrong usage: 2; interrupted: 130). Anything else is a mistake of ours and keeps its traceback.
+`audit`, `backup`, `topic`, `group`, `txn`, `sink`, `shard`, `acl`, `user`, `quota`); each is thin: options in, a call,
+a table or JSON out. `main` is where errors end: what a user can have caused, or the disk, becomes one sentence on
+stderr and exit code 1 (wrong usage: 2; interrupted: 130). Anything else is a mistake of ours and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from fairlog.cli import (
     inspect,
     pipeline,
     produce,
+    quota,
     serve,
     shard,
     sink,
@@ -75,6 +77,7 @@ app.add_typer(sink.app)
 app.add_typer(shard.app)
 app.add_typer(acl.app)
 app.add_typer(user.app)
+app.add_typer(quota.app)
 
 
 def _say_version(asked: bool) -> None:

@@ -55,17 +55,34 @@ class ApiStatistics:
         self.bytes_in += body_bytes + _LENGTH_BYTES
 
 
+class ThrottleStatistics:
+    """What quotas have done to requests."""
+
+    __slots__ = ("requests", "throttled_ms")
+
+    def __init__(self) -> None:
+        self.requests: Counter[str] = Counter()
+        """How many were above a quota, by API: of a few that the node knows."""
+        self.throttled_ms: Counter[str] = Counter()
+        """For how long their connections were told to be silent, all together."""
+
+    def note(self, api: str, throttle_ms: int) -> None:
+        self.requests[api] += 1
+        self.throttled_ms[api] += throttle_ms
+
+
 class EdgeStatistics:
     """All connections, and all APIs."""
 
-    __slots__ = ("accepted", "apis", "connected", "handshakes_failed", "not_served", "refused", "sign_ins")
+    __slots__ = ("accepted", "apis", "connected", "handshakes_failed", "not_served", "refused", "sign_ins", "throttles")
 
-    def __init__(self, apis: Mapping[int, ApiStatistics]) -> None:
+    def __init__(self, apis: Mapping[int, ApiStatistics], throttles: ThrottleStatistics) -> None:
         self.apis = apis
         """By key."""
+        self.throttles = throttles
         self.accepted = 0
-        self.refused = 0
-        """Connections that were closed at once, because there were too many."""
+        self.refused: Counter[str] = Counter()
+        """Connections that were closed at once, by the limit that was reached."""
         self.handshakes_failed = 0
         """Connections that were closed because there was no TLS with them."""
         self.connected = 0

@@ -84,6 +84,10 @@ class Client:
     """Whether its next frame is a SASL message without a header: after SaslHandshake v0."""
     lines: LogLimiter = field(default_factory=functools.partial(LogLimiter, trio.current_time))
     """Shared by all clients of the server. For log lines that a client can cause at will."""
+    muted_until: float = 0.0
+    """By the event loop's clock: no request is started before (KIP-219), unless quotas have changed since"""
+    muted_under: int = 0
+    """this count of their changes."""
     _polling: trio.CancelScope | None = None
     _polls_ended: bool = False
 
@@ -193,6 +197,8 @@ class Context:
     sessions: FetchSessionCache = field(default_factory=functools.partial(FetchSessionCache, 0))
     errors: dict[int, int] = field(default_factory=dict[int, int])
     """Counts the error codes in answers."""
+    request_bytes: int = 0
+    """Of the whole request, with its header."""
 
     def writer(self) -> Writer:
         """A writer for this request's answer."""

@@ -24,6 +24,8 @@ keepalive finds those that are gone, and `connections_max` bounds the rest.
 `fairlog/edge/frames.py` cuts frames, limits their memory, and disconnects slow clients. A connection that opens with
 another protocol's bytes is left as it is, and handed back.
 
+A client that is above its quota is *muted*: its next request is not started, though its frame may be here (KIP-219).
+
 While the queue is full, or a request waits for its turn, the connection does not read, so it does not see the end of
 the stream either. Then it asks the system each second, so that answers to a client that is gone do not wait.
 
@@ -80,6 +82,9 @@ _WAITING_UNCOUNTED_BYTES = 16 << 10
 partitions. There is one at a time, unless they overlap, and Produce is not kept. For a thousand connections these are
 256 MiB of objects.
 """
+
+_GONE_WHILE_MUTED_S = 10.0
+"""A client that wants no answers may send its requests and go: those that are muted for less are carried out."""
 
 _LENGTH = struct.Struct(">i")
 
@@ -256,7 +261,23 @@ class Connection:
                 await self._all_answered.wait()
                 continue
             self._raise_if_hung_up()
+        if self._client.muted_until:
+            await self._wait_until_unmuted()
         self._overlapping = api
+
+    async def _wait_until_unmuted(self) -> None:
+        """Wait as long as the client is above its quota; shorter if quotas change, or `stop` is called. Raises
+        BrokenResourceError if the client has disconnected, and this takes long.
+        """
+        client, quotas, waited = self._client, self._router.quotas, self._waits_for_frame
+        patient_until = trio.current_time() + _GONE_WHILE_MUTED_S
+        self._waits_for_frame = True
+        while (left_s := client.muted_until - trio.current_time()) > 0 and quotas.changes == client.muted_under:
+            await trio.sleep(min(left_s, HANG_UP_CHECK_S))
+            if trio.current_time() >= patient_until:
+                self._raise_if_hung_up()
+        client.muted_until = 0.0
+        self._waits_for_frame = waited
 
     async def _answer(self, started: Started, frame_bytes: int) -> None:
         if started.answer is None:

@@ -69,7 +69,8 @@ class Router:
         self.has_ended = broker.has_ended
         """Whether no answer is sent any more."""
         self._statistics = {key: ApiStatistics(api.name) for key, api in self._apis.items()}
-        self.statistics = EdgeStatistics(self._statistics)
+        self.statistics = EdgeStatistics(self._statistics, broker.quotas.throttles)
+        self.quotas = broker.quotas
 
     def overlapping_api(self, start: Buffer) -> int | None:
         """The API key of a request with this beginning, if requests of this API may overlap each other
@@ -98,7 +99,9 @@ class Router:
         statistics = self._statistics[key]
         statistics.note_request(len(frame))
         try:
-            return await self._start(api, reader, version, correlation_id, client, statistics, started_s)
+            return await self._start(
+                api, reader, version, correlation_id, client, statistics, started_s, request_bytes=len(frame)
+            )
         except Exception:
             statistics.failed += 1
             raise
@@ -112,6 +115,8 @@ class Router:
         client: Client,
         statistics: ApiStatistics,
         started_s: float,
+        *,
+        request_bytes: int,
     ) -> Started:
         if version not in api.served:
             return self._unsupported(api, version, correlation_id, statistics, started_s)
@@ -133,6 +138,7 @@ class Router:
             self.answers,
             self.fetch_sessions,
             statistics.errors,
+            request_bytes,
         )
         if not self._is_alone:
             await self._broker.cluster.notice()

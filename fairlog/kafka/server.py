@@ -22,6 +22,7 @@ import structlog
 import trio
 
 from fairlog.broker import Broker
+from fairlog.edge.connection_limits import ConnectionLimits, ReachedLimit
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import OPENING_BYTES
 from fairlog.edge.log_limiter import LogLimiter
@@ -31,6 +32,7 @@ from fairlog.kafka.connection import Connection
 from fairlog.kafka.handlers import ALL
 from fairlog.kafka.router import Router
 from fairlog.listening import Door
+from fairlog.security.acls import plain_address
 from fairlog.security.desk import SignInDesk, SignInRules
 from fairlog.security.key_set import KeySet
 from fairlog.security.made_up import MADE_UP_SALTS, SECRETS
@@ -61,6 +63,14 @@ connections of a client that loses its line again and again could use up all con
 """
 
 
+_REASONS = {
+    ReachedLimit.LISTENER: "the listener has as many as requests.connections_max_by_listener allows",
+    ReachedLimit.ADDRESS: "the address has as many as requests.connections_max_per_ip allows",
+    ReachedLimit.RATE: "more come in a second than requests.connection_rate_max allows",
+    ReachedLimit.QUOTA: "more come from the address in a second than its quota allows",
+}
+
+
 class Server:
     """Kafka's protocol over TCP, for one node."""
 
@@ -84,6 +94,7 @@ class Server:
             None if self._keys is None else partial(TokenExchange, self._keys, _token_rules(broker.settings.oauth)),
         )
         self.fetch_sessions = self._router.fetch_sessions
+        self._limits = ConnectionLimits()
         self._refused = 0
         """Connections that were refused since there are too many; 0 if there are not."""
         self._accept_failures = 0
@@ -108,6 +119,7 @@ class Server:
                         accepting.start_soon(self._follow_users)
                         if self._keys is not None:
                             accepting.start_soon(self._keys.run)
+                    accepting.start_soon(self._broker.quotas.follow)
                     for door in doors:
                         accepting.start_soon(self._accept_from, door, connections)
                     task_status.started(doors)
@@ -162,7 +174,23 @@ class Server:
             if more is not None:  # once, not for each attempt of clients that try again and again
                 log.warning("too many connections", peer=peer, connections_max=connections_max, **more)
             self._refused += 1
-            self.statistics.refused += 1
+            self.statistics.refused[ReachedLimit.NODE.value] += 1
+            await trio.aclose_forcefully(stream)
+            return
+        host = plain_address(peer.rpartition(":")[0])
+        if (limit := self._reached_limit(door.listener.name, host)) is not None:
+            event = "connection refused"
+            more = self._lines.admit(host, event)
+            if more is not None:
+                log.warning(
+                    event,
+                    reason=_REASONS[limit],
+                    action="connection closed",
+                    peer=peer,
+                    listener=door.listener.name,
+                    **more,
+                )
+            self.statistics.refused[limit.value] += 1
             await trio.aclose_forcefully(stream)
             return
         if self._refused:
@@ -176,6 +204,7 @@ class Server:
             stream.setsockopt(level, option, value)
         client = Client(connection=ordinal, peer=peer, listener=door.listener, lines=self._lines)
         self.statistics.connected += 1
+        self._limits.opened(door.listener.name, host, trio.current_time())
         try:
             secured = stream if door.tls is None else await self._secured(stream, door.tls, client)
             if secured is None:
@@ -186,6 +215,18 @@ class Server:
                 await self._serve_client(secured, client)
         finally:
             self.statistics.connected -= 1
+            self._limits.closed(door.listener.name, host)
+
+    def _reached_limit(self, listener: str, host: str) -> ReachedLimit | None:
+        """Why one more connection from this address is not taken; None if it is, and counts from now on."""
+        now_s = trio.current_time()
+        limit = self._limits.refusal(self._broker.settings.requests, listener, host, now_s)
+        meters = self._broker.quotas.connections
+        if limit is None and meters is not None:
+            quota = meters.limits.of_address(host)
+            if quota is not None and meters.admit(quota, 1, now_s) > 0:
+                return ReachedLimit.QUOTA
+        return limit
 
     async def _secured(
         self, stream: trio.SocketStream, tls: TlsListener, client: Client

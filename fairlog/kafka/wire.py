@@ -57,6 +57,7 @@ _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
+_FLOAT64 = struct.Struct(">d")
 
 
 class Reader:
@@ -95,6 +96,14 @@ class Reader:
     int16 = _number(_INT16)
     int32 = _number(_INT32)
     int64 = _number(_INT64)
+
+    def float64(self) -> float:
+        try:
+            (value,) = _FLOAT64.unpack_from(self._buffer, self._position)
+        except struct.error:
+            raise Malformed(f"the frame ends within a number, at byte {self._position} of {self._end}") from None
+        self._position += _FLOAT64.size
+        return value
 
     def boolean(self) -> bool:
         return self.int8() != 0
@@ -242,6 +251,9 @@ class Writer:
 
     def int64(self, value: int) -> None:
         self._bytes += _INT64.pack(value)
+
+    def float64(self, value: float) -> None:
+        self._bytes += _FLOAT64.pack(value)
 
     def boolean(self, value: bool) -> None:
         self._bytes.append(1 if value else 0)

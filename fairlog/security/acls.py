@@ -247,6 +247,15 @@ def plain_address(address: str) -> str:
     return str(mapped or parsed)
 
 
+def is_address(text: str) -> bool:
+    """Whether it is an IP address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 # --- in the cluster's store -----------------------------------------------------------------------
 
 

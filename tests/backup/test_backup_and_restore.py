@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -271,3 +272,18 @@ def test_restored_node_is_backed_up_and_restored_again(new_node: NewNode, restor
         node.start()
     assert read(node) == [b"0", b"1"]
     assert given == sorted(set(given))
+
+
+def test_quotas_are_in_a_backup(new_node: NewNode, restore: Restore, tmp_path: Path, fairlog: FairlogCommand) -> None:
+    """The node that starts from it enforces them."""
+    node = new_node()
+    node.start()
+    rate = ("--user", "alice", "--producer-byte-rate", "1000")
+    assert fairlog("quota", "set", *rate, "--bootstrap", node.address)[0] == 0
+    back_up(node, tmp_path / "backup")
+    restored = restore(tmp_path / "backup")
+    restored.start()
+    code, out, error = fairlog("quota", "list", "--json", "--bootstrap", restored.address)
+    assert (code, error) == (0, "")
+    assert json.loads(out) == [{"entity": {"user": "alice"}, "quotas": {"producer_byte_rate": 1000}}]
+    assert restored.stop() == 0

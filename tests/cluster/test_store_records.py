@@ -19,6 +19,7 @@ from fairlog.cluster.growing import add_shard
 from fairlog.cluster.interface import Topic
 from fairlog.security.acls import ACLS, Acl, Operation, PatternType, Permission, ResourceType, name_of
 from fairlog.security.made_up import MADE_UP_SALTS, SECRETS
+from fairlog.security.quotas import QUOTAS, QuotaKey, Quotas, entity_untrusted
 from fairlog.security.users import USERS, Credential, ScramMechanism, User
 from fairlog_types import CorruptStorage, ShardNumber
 from shard.placement import Placement
@@ -146,10 +147,15 @@ ALICE = User(
 )
 """The keys are of no password."""
 SALTS = bytes(range(96, 128))
+QUOTA_NAME = '[["user","alice"],["client-id",null]]'
+QUOTA = Quotas(
+    entity_untrusted({"user": "alice", "client-id": None}),
+    {QuotaKey.PRODUCER: 1_048_576, QuotaKey.CONSUMER: 2_097_152},
+)
 
 
 def test_records_written_of_a_locked_store_are_those_of_the_golden_file() -> None:
-    """The store of one shard, with a user, an ACL and the secret that made-up salts come of."""
+    """The store of one shard, with a user, an ACL, a quota and the secret that made-up salts come of."""
     acl = name_of(READS_ORDERS)
     written = {
         **golden_records(3),
@@ -157,6 +163,7 @@ def test_records_written_of_a_locked_store_are_those_of_the_golden_file() -> Non
         records.access_key(USERS.name, "alice"): records.encode_access(USERS, "alice", ALICE),
         records.access_key(ACLS.name, acl): records.encode_access(ACLS, acl, READS_ORDERS),
         records.access_key(SECRETS.name, MADE_UP_SALTS): records.encode_access(SECRETS, MADE_UP_SALTS, SALTS),
+        records.access_key(QUOTAS.name, QUOTA_NAME): records.encode_access(QUOTAS, QUOTA_NAME, QUOTA),
     }
     assert written == records_of(GOLDEN_LOCKED)
 
@@ -169,6 +176,7 @@ def test_store_opened_on_the_golden_records_of_a_locked_one_has_its_locks(tmp_pa
         assert store.access(USERS) == {"alice": ALICE}
         assert store.access(ACLS) == {name_of(READS_ORDERS): READS_ORDERS}
         assert store.access(SECRETS) == {MADE_UP_SALTS: SALTS}
+        assert store.access(QUOTAS) == {QUOTA_NAME: QUOTA}
     finally:
         store.close()
 

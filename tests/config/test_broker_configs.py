@@ -89,7 +89,7 @@ def test_dynamic_config_is_put_on_top_of_the_settings(row: BrokerConfig) -> None
     """The stronger layer counts, nothing else changes, and what is shown is what was set."""
     weaker, stronger = str(64 << 20), str(32 << 20)
     if row.type is ConfigType.STRING:
-        weaker, stronger = "none", "lowest"
+        weaker, stronger = ("127.0.0.1:1", "::1:2") if "overrides" in row.name else ("none", "lowest")
     of_start = with_settings(requests__request_bytes_max=128 << 20, journal__segment_bytes_max=256 << 20)
     settings = settings_with(of_start, {row.name: weaker}, {row.name: stronger})
     assert row.value(settings) == stronger

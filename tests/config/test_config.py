@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
 import pytest
 
-from fairlog.config import KEYS, ConfigError, Settings
+from fairlog.config import KEYS, ConfigError, RequestSettings, Settings
 from fairlog.config_sources import load
-from fairlog.config_values import Address, ListenerAddresses, NamedAddresses, Secret
+from fairlog.config_values import (
+    Address,
+    ListenerAddresses,
+    NamedAddresses,
+    Secret,
+    read_counts_by_address,
+    read_counts_by_listener,
+)
 from fairlog.configuration_page import page
-from fairlog.configured_listeners import advertised_endpoints
+from fairlog.configured_listeners import advertised_endpoints, check_listeners
 from fairlog.security.listeners import Listener, SecurityProtocol
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -319,3 +327,36 @@ def test_settings_of_a_cluster_that_do_not_go_together_are_refused(settings: dic
 def test_engine_of_several_brokers_is_read() -> None:
     settings = load(flags={"journal.engine": "kafka://a:1, b:2,[::1]:3", "cluster.name": "orders"}, environment={})
     assert (settings.journal.engine, settings.cluster.name) == ("a:1,b:2,[::1]:3", "orders")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", ()),
+        ("10.0.0.1:5", (("10.0.0.1", 5),)),
+        ("10.0.0.1:5, [2001:DB8::1]:0,::ffff:10.0.0.2:7", (("10.0.0.1", 5), ("2001:db8::1", 0), ("10.0.0.2", 7))),
+    ],
+)
+def test_counts_by_address_are_read(text: str, named: tuple[tuple[str, int], ...]) -> None:
+    read = read_counts_by_address(text)
+    assert read.named == named
+    assert read_counts_by_address(str(read)) == read
+
+
+@pytest.mark.parametrize(
+    "text", ["5", "host.example:5", "10.0.0.1:", "10.0.0.1:-1", "10.0.0.1:5,10.0.0.1:6", "10.0.0.1:x"]
+)
+def test_counts_by_address_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"needed|twice"):
+        read_counts_by_address(text)
+
+
+def test_counts_by_listener_are_of_listeners_that_there_are() -> None:
+    assert read_counts_by_listener("clients:5,INNER:6").named == (("CLIENTS", 5), ("INNER", 6))
+    with pytest.raises(ValueError, match="twice"):
+        read_counts_by_listener("A:5,a:6")
+    settings = dataclasses.replace(
+        Settings(), requests=RequestSettings(connections_max_by_listener=read_counts_by_listener("OTHER:5"))
+    )
+    with pytest.raises(ConfigError, match=r"requests\.connections_max_by_listener names the listener OTHER"):
+        check_listeners(settings)

@@ -277,6 +277,23 @@ def test_tools_of_a_cluster_find_nothing_to_be_done(node: NodeProcess, tool: Too
     )
 
 
+def test_kafka_configs_sets_shows_and_deletes_quotas(tool: Tool) -> None:
+    """Of a user's clients, and of addresses."""
+    clients = ("--entity-type", "users", "--entity-name", "carol", "--entity-type", "clients", "--entity-default")
+    addresses = ("--entity-type", "ips", "--entity-default")
+    tool("kafka-configs", "--alter", *clients, "--add-config", "producer_byte_rate=1000,consumer_byte_rate=2000")
+    tool("kafka-configs", "--alter", *addresses, "--add-config", "connection_creation_rate=300")
+    (told,) = tool("kafka-configs", "--describe", *clients)
+    assert "user-principal 'carol', the default client-id are " in told
+    assert "producer_byte_rate=1000.0" in told
+    assert "consumer_byte_rate=2000.0" in told
+    assert "connection_creation_rate=300.0" in "".join(tool("kafka-configs", "--describe", *addresses))
+    tool("kafka-configs", "--alter", *clients, "--delete-config", "producer_byte_rate")
+    (told,) = tool("kafka-configs", "--describe", *clients)
+    assert "producer_byte_rate" not in told
+    tool("kafka-configs", "--alter", *addresses, "--delete-config", "connection_creation_rate")
+
+
 def test_kafka_acls_adds_lists_and_removes(tmp_path: Path) -> None:
     """On a node with an authorizer, on which whoever has not signed in is the operator."""
     PLATFORM.require()

@@ -111,6 +111,8 @@ REQUESTS: dict[int, Any] = {
     66: (admin.ListTransactionsRequest, admin.ListTransactionsResponse),
     17: (sasl.SaslHandshakeRequest, sasl.SaslHandshakeResponse),
     36: (sasl.SaslAuthenticateRequest, sasl.SaslAuthenticateResponse),
+    48: (admin.DescribeClientQuotasRequest, admin.DescribeClientQuotasResponse),
+    49: (admin.AlterClientQuotasRequest, admin.AlterClientQuotasResponse),
     50: (admin.DescribeUserScramCredentialsRequest, admin.DescribeUserScramCredentialsResponse),
     51: (admin.AlterUserScramCredentialsRequest, admin.AlterUserScramCredentialsResponse),
     68: classes_of_kio(68, "ConsumerGroupHeartbeat"),

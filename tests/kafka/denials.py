@@ -60,6 +60,8 @@ DENIED: Mapping[int, frozenset[int]] = {
         45: CLUSTER,
         46: CLUSTER,
         47: GROUP,
+        48: CLUSTER,
+        49: CLUSTER,
         50: CLUSTER,
         51: CLUSTER,
         55: CLUSTER,

@@ -223,6 +223,25 @@ def example_fields(key: int) -> dict[str, Any]:
         },
         17: {"mechanism": "SCRAM-SHA-256"},
         36: {"auth_bytes": b"n,,n=u,r=nonce"},
+        48: {
+            "components": [
+                admin.DescribeClientQuotasRequest.ComponentData(entity_type="user", match_type=0, match="hidden-user")
+            ],
+            "strict": False,
+        },
+        49: {
+            "entries": [
+                admin.AlterClientQuotasRequest.EntryData(
+                    entity=[admin.AlterClientQuotasRequest.EntryData.EntityData(entity_type="user", entity_name="u")],
+                    ops=[
+                        admin.AlterClientQuotasRequest.EntryData.OpData(
+                            key="producer_byte_rate", value=1000.0, remove=False
+                        )
+                    ],
+                )
+            ],
+            "validate_only": False,
+        },
         50: {"users": [admin.DescribeUserScramCredentialsRequest.UserName(name="u")]},
         51: {
             "deletions": [admin.AlterUserScramCredentialsRequest.ScramCredentialDeletion(name="gone", mechanism=1)],

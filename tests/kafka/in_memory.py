@@ -52,6 +52,7 @@ from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
 from fairlog.live_access import live_access
 from fairlog.live_group_configs import LiveGroupConfigs
+from fairlog.live_quotas import LiveQuotas
 from fairlog.live_settings import LiveSettings
 from fairlog.security.access_kind import AccessKind
 from fairlog.security.listeners import PLAIN
@@ -547,6 +548,8 @@ class Memory:
 
     def __post_init__(self) -> None:
         self.topics = MemoryTopics(self.cluster, self.leaders)
+        self.quotas = LiveQuotas(self.cluster)  # type: ignore[arg-type]
+        """The same at each request, for what it measures lasts."""
         # The real one: it is in memory, too. No rebalance waits for time.
         counter = itertools.count(1)
         classic = LocalGroups(
@@ -616,6 +619,7 @@ class Memory:
             self.offsets,
             self.groups,
             self.group_configs,
+            self.quotas,
             None if self.cluster.placement.shards == 1 else self.cutting,
             None if self.cluster.placement.shards == 1 else self.past_cuts,
             None if self.cluster.placement.shards == 1 else self.other_offsets,

@@ -38,7 +38,10 @@ DYNAMIC = {
     "log.cleaner.dedupe.buffer.size",
     "log.retention.bytes",
     "log.retention.ms",
+    "max.connection.creation.rate",
     "max.connections",
+    "max.connections.per.ip",
+    "max.connections.per.ip.overrides",
     "message.max.bytes",
 }
 LONG, LIST = 5, 7

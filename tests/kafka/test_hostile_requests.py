@@ -38,7 +38,9 @@ def integers(bits):
 def strings(flexible):
     lengths = [249, 250, 255, 256, 1024, 1025, LEGACY_STRING_BYTES_MAX] + [70_000] * flexible
     long = st.sampled_from(lengths).map("x".__mul__)
-    known = st.sampled_from(["", "t", "u", "tx", ".", "..", "\0", "a/b", "-1", "\u00e9", "max.message.bytes"])
+    known = st.sampled_from(
+        ["", "t", "u", "tx", ".", "..", "\0", "a/b", "-1", "\u00e9", "max.message.bytes", "user", "ip"]
+    )
     return known | st.text(st.characters(exclude_categories=["Cs"]), max_size=10) | long
 
 
@@ -46,6 +48,8 @@ def of_kafka_type(kafka_type, flexible, batch):
     match kafka_type:
         case "int8" | "int16" | "int32" | "int64":
             return integers(int(kafka_type[3:]))
+        case "float64":
+            return st.floats() | st.sampled_from([1.0, 1000.0])
         case "bool":
             return st.booleans()
         case "string":

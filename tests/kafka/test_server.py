@@ -5,17 +5,22 @@ from __future__ import annotations
 import errno
 import socket
 import struct
+from dataclasses import replace
 
 import pytest
 import trio
 from structlog.testing import capture_logs
 
+from fairlog.config_values import CountsByName
 from fairlog.edge.frames import FrameReader
 from fairlog.edge.log_limiter import LINES_MAX
 from fairlog.kafka.connection import Connection
 from fairlog.kafka.server import Server
 from fairlog.listening import Door
 from fairlog.native.protocol import NativeProtocol
+from fairlog.security.principal import ANONYMOUS
+from fairlog.security.quota_changes import Change
+from fairlog.security.quotas import QuotaKey, entity_untrusted
 from tests.kafka.serving import framed
 
 
@@ -29,7 +34,7 @@ async def server(memory, nursery):
     async def connect():
         return await trio.open_tcp_stream(*address[:2])
 
-    server.connect = connect
+    server.connect, server.address = connect, address[:2]
     yield server
     server.stop()
 
@@ -133,6 +138,167 @@ async def test_connections_beyond_the_limit_are_closed(server):
             await ask_versions(four)
     told = [line for line in lines if line["log_level"] != "debug"]
     assert [(line["event"], line["refused"]) for line in told] == [("connections are taken again", 2)]
+
+
+async def refused_at(server, source: str = "127.0.0.1") -> bool:
+    """Whether one more connection is closed at once; it is closed here otherwise."""
+    host, port = server.address
+    with trio.fail_after(30):
+        async with await trio.open_tcp_stream(host, port, local_address=source) as stream:
+            try:
+                await ask_versions(stream)
+            except (trio.BrokenResourceError, TypeError):
+                return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit"),
+    [
+        ({"max.connections.per.ip": "1"}, "address"),
+        ({"max.connections.per.ip": "5", "max.connections.per.ip.overrides": "127.0.0.1:1,10.0.0.1:7"}, "address"),
+    ],
+)
+async def test_connections_of_one_address_are_limited_and_others_are_served(server, changes, limit):
+    """They are counted, and lines about them are few."""
+    await server._broker.live_settings.alter("7", lambda _own: changes, validate_only=False)
+    async with await server.connect() as one:
+        await ask_versions(one)
+        with capture_logs() as lines:
+            for _ in range(LINES_MAX + 2):
+                assert await refused_at(server)
+        told = [line for line in lines if line["event"] == "connection refused"]
+        assert len(told) == LINES_MAX
+        assert "requests.connections_max_per_ip" in told[0]["reason"]
+        assert server.statistics.refused == {limit: LINES_MAX + 2}
+        assert not await refused_at(server, "127.0.0.2")
+    with trio.fail_after(30):
+        while server._limits._by_address:  # noqa: ASYNC110 (the system says when it is closed)
+            await trio.sleep(0.001)
+    assert not await refused_at(server)
+
+
+async def test_connections_of_one_listener_are_limited(memory, nursery):
+    memory.settings = replace(
+        memory.settings,
+        requests=replace(memory.settings.requests, connections_max_by_listener=CountsByName((("PLAINTEXT", 1),))),
+    )
+    server = Server(memory.broker)
+    sockets = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    await nursery.start(server.serve, [Door(each) for each in sockets])
+    server.address = sockets[0].socket.getsockname()[:2]
+    async with await trio.open_tcp_stream(*server.address) as one:
+        await ask_versions(one)
+        assert await refused_at(server, "127.0.0.2")
+        assert server.statistics.refused == {"listener": 1}
+    server.stop()
+
+
+async def test_new_connections_in_a_second_are_limited(server):
+    """Ten seconds' worth may come at once."""
+    await server._broker.live_settings.alter(
+        "7", lambda _own: {"max.connection.creation.rate": "1"}, validate_only=False
+    )
+    assert [await refused_at(server) for _ in range(12)] == [False] * 10 + [True] * 2
+    assert server.statistics.refused == {"rate": 2}
+
+
+async def test_new_connections_of_an_address_have_a_quota(server, memory):
+    """The one of the address, or the default; a refused one counts no more."""
+    quotas = memory.quotas
+    changes = [
+        Change(entity_untrusted({"ip": "127.0.0.1"}), {QuotaKey.CONNECTIONS: 1}),
+        Change(entity_untrusted({"ip": None}), {QuotaKey.CONNECTIONS: 2}),
+    ]
+    await quotas.change(changes, validate_only=False, by=ANONYMOUS)
+    assert [await refused_at(server) for _ in range(12)] == [False] * 10 + [True] * 2
+    assert [await refused_at(server, "127.0.0.2") for _ in range(21)] == [False] * 20 + [True]
+    assert server.statistics.refused == {"quota": 3}
+    await quotas.change([Change(changes[0].entity, {QuotaKey.CONNECTIONS: 100})], validate_only=False, by=ANONYMOUS)
+    assert not await refused_at(server)
+
+
+async def test_muted_connection_is_heard_again_when_its_time_is_over_or_quotas_change(server, memory, batch):
+    """The answer comes at once, with the throttle time; what is sent then waits."""
+    memory.topics.create_now("t")
+    sent = batch(size=20_000)
+    produce = struct.pack(">hhihhhii", 0, 3, 5, -1, -1, 1, 1000, 1) + struct.pack(">h1siii", 1, b"t", 1, 0, len(sent))
+    entity = entity_untrusted({"client-id": None})
+    await memory.quotas.change([Change(entity, {QuotaKey.PRODUCER: 1000})], validate_only=False, by=ANONYMOUS)
+    async with await server.connect() as stream:
+        reader = FrameReader(stream, frame_bytes_max=2**31 - 1)
+        await stream.send_all(framed(produce + sent))
+        with trio.fail_after(30):
+            answer = bytes(await reader.next_frame())
+        (throttle_ms,) = struct.unpack(">i", answer[-4:])
+        assert 10_000 < throttle_ms < 10_200
+        await stream.send_all(framed(struct.pack(">hhih", 18, 0, 6, -1)))
+        with trio.move_on_after(0.2) as waiting:
+            await reader.next_frame()
+        assert waiting.cancelled_caught
+        await memory.quotas.change([Change(entity, {QuotaKey.PRODUCER: None})], validate_only=False, by=ANONYMOUS)
+        with trio.fail_after(5):
+            assert bytes(await reader.next_frame())[:4] == struct.pack(">i", 6)
+        await memory.quotas.change([Change(entity, {QuotaKey.PRODUCER: 1})], validate_only=False, by=ANONYMOUS)
+        await stream.send_all(framed(produce + sent))
+        with trio.fail_after(5):
+            await reader.next_frame()
+        await memory.quotas.change([Change(entity, {QuotaKey.PRODUCER: None})], validate_only=False, by=ANONYMOUS)
+        await stream.send_all(framed(struct.pack(">hhih", 18, 0, 7, -1)))  # it asks when the quota is gone already
+        with trio.fail_after(5):
+            assert bytes(await reader.next_frame())[:4] == struct.pack(">i", 7)
+
+
+async def test_muted_client_that_wants_no_answers_and_goes_is_heard_all_the_same(server, memory, batch):
+    """What it has sent before, if that is soon."""
+    memory.topics.create_now("t")
+    sent = batch(size=1_030_000)
+    head = struct.pack(">hhihhhii", 0, 3, 5, -1, -1, 0, 1000, 1)
+    produce = head + struct.pack(">h1siii", 1, b"t", 1, 0, len(sent)) + sent
+    entity = entity_untrusted({"client-id": None})
+    await memory.quotas.change([Change(entity, {QuotaKey.PRODUCER: 100_000})], validate_only=False, by=ANONYMOUS)
+    async with await server.connect() as stream:
+        await stream.send_all(framed(produce))
+        await stream.send_all(framed(head + struct.pack(">h1siii", 1, b"t", 1, 0, 130) + batch(size=130)))
+    with trio.fail_after(10):
+        while len(memory.leaders.logs.get(memory.log("t"), ())) < 2:  # noqa: ASYNC110 (nobody is told)
+            await trio.sleep(0.01)
+    assert memory.quotas.throttles.requests["Produce"] >= 1
+
+
+async def test_muted_client_that_has_gone_takes_no_room_for_long(server, memory, batch, monkeypatch):
+    monkeypatch.setattr("fairlog.kafka.connection._GONE_WHILE_MUTED_S", 0.1)
+    monkeypatch.setattr("fairlog.kafka.connection.HANG_UP_CHECK_S", 0.05)
+    memory.topics.create_now("t")
+    sent = batch(size=20_000)
+    produce = struct.pack(">hhihhhii", 0, 3, 5, -1, -1, 1, 1000, 1) + struct.pack(">h1siii", 1, b"t", 1, 0, len(sent))
+    entity = entity_untrusted({"client-id": None})
+    await memory.quotas.change([Change(entity, {QuotaKey.PRODUCER: 1})], validate_only=False, by=ANONYMOUS)
+    async with await server.connect() as stream:
+        await stream.send_all(framed(produce + sent) + framed(struct.pack(">hhih", 18, 0, 6, -1)))
+        await FrameReader(stream, frame_bytes_max=2**31 - 1).next_frame()
+    with trio.fail_after(10):
+        while server._connections:  # noqa: ASYNC110 (the system says when it is closed)
+            await trio.sleep(0.01)
+
+
+async def test_muted_connection_does_not_hold_up_the_stop(memory, batch):
+    memory.topics.create_now("t")
+    sent = batch(size=20_000)
+    produce = struct.pack(">hhihhhii", 0, 3, 5, -1, -1, 1, 1000, 1) + struct.pack(">h1siii", 1, b"t", 1, 0, len(sent))
+    entity = entity_untrusted({"client-id": None})
+    await memory.quotas.change([Change(entity, {QuotaKey.PRODUCER: 1})], validate_only=False, by=ANONYMOUS)
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            server = Server(memory.broker)
+            sockets = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            await nursery.start(server.serve, [Door(each) for each in sockets])
+            async with await trio.open_tcp_stream(*sockets[0].socket.getsockname()[:2]) as stream:
+                await stream.send_all(framed(produce + sent) + framed(struct.pack(">hhih", 18, 0, 6, -1)))
+                await FrameReader(stream, frame_bytes_max=2**31 - 1).next_frame()
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                server.stop()
+                assert await stream.receive_some() == b""
 
 
 async def test_want_of_file_descriptors_is_said_once(server, monkeypatch, caplog):

@@ -7,9 +7,10 @@ import dataclasses
 import pytest
 import structlog.testing
 import trio
-from kafka.protocol.admin import CreateTopicsRequest
+from kafka.protocol.admin import AlterClientQuotasRequest, CreateTopicsRequest
 
 from coordinator.answers import Description
+from fairlog import trail
 from fairlog.kafka.errors import ErrorCode
 from fairlog.security.acls import Operation, ResourceType
 from fairlog.security.principal import ANONYMOUS
@@ -18,12 +19,13 @@ from fairlog_types import ProducerEpoch, ProducerId, StorageFailure, TxId
 from tests.kafka.denying import AskerAs, allow, enforce
 from tests.kafka.example_requests import example_fields
 
-COMMIT, LEAVE, CREATE, DELETE, INIT, CREATE_ACLS, DELETE_OFFSETS, USERS = 8, 13, 19, 20, 22, 30, 47, 51
+COMMIT, LEAVE, CREATE, DELETE, INIT, CREATE_ACLS, DELETE_OFFSETS, QUOTAS, USERS = 8, 13, 19, 20, 22, 30, 47, 49, 51
 
 
 @pytest.fixture
 def lines():
     """What the trail has, in the node's log: action, on, outcome, and the rest."""
+    trail.set_up(None)  # else the lines of other tests would count for the limit of this one's
     with structlog.testing.capture_logs() as logged:
 
         def noted():
@@ -90,6 +92,27 @@ async def test_change_that_the_disk_has_refused_may_have_been_made(ask, memory, 
     await ask(DELETE, 5, **fields(DELETE))
     assert lines() == [("delete topic", "t", "unknown")]
     assert lines.whole[-1]["reason"] == "KAFKA_STORAGE_ERROR"
+
+
+async def test_quotas_are_noted_with_what_they_become(ask, lines):
+    entry = AlterClientQuotasRequest.EntryData
+    ops = [
+        entry.OpData(key="producer_byte_rate", value=1000.0, remove=False),
+        entry.OpData(key="consumer_byte_rate", value=0.0, remove=True),
+    ]
+    names = [("user", "alice"), ("client-id", None)]
+    entity = [entry.EntityData(entity_type=of_type, entity_name=name) for of_type, name in names]
+    alteration = {"entries": [entry(entity=entity, ops=ops), entry(entity=[], ops=[])]}
+    await ask(QUOTAS, 1, **alteration, validate_only=True)
+    await ask(QUOTAS, 1, **alteration, validate_only=False)
+    assert lines() == [
+        ("alter quotas", "user alice, client-id <default>", "done"),
+        ("alter quotas", "", "INVALID_REQUEST"),
+    ]
+    assert next(it["quotas"] for it in lines.whole if it["event"] == "trail") == [
+        "producer_byte_rate=1000",
+        "consumer_byte_rate",
+    ]
 
 
 async def test_what_is_only_asked_about_has_no_line(ask, memory, lines):

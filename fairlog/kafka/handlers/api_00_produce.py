@@ -18,6 +18,8 @@ Behaviour
   replicated write does in Kafka. It does not wait until the batch is readable, which depends on the commit.
 - In a compacted topic the records are checked. If single records are the reason for a refusal, the answer names them,
   at most 1,000 in total; the whole batch is refused, as in Kafka.
+- A client above its quota is answered all the same, with a throttle time, and then not heard for as long
+  (`fairlog/kafka/throttling.py`).
 - Several requests of one connection wait for the disk at the same time: their batches are in the journals in the order
   of arrival, and share a flush.
 - If an idempotent producer repeats a batch, the answer is the original's result.
@@ -67,6 +69,7 @@ from fairlog.kafka.checks import CREATE_IN_CLUSTER, CREATE_TOPIC, WRITE_TOPIC, W
 from fairlog.kafka.errors import APPEND_REFUSALS, BAD_BATCHES, ErrorCode, code_of_refusal
 from fairlog.kafka.must_abort import PRODUCE, must_abort_code
 from fairlog.kafka.ownership import code_of_unled
+from fairlog.kafka.throttling import produced
 from fairlog.kafka.topic_lookup import find_or_create, find_topic, log_of
 from fairlog.kafka.wire import Reader, TopicKey, Writer
 from fairlog.topic_configs import answers_lowest_offsets, is_compacted, message_bytes_max, stamps_append_time
@@ -143,6 +146,7 @@ def decode(reader: Reader, version: int) -> ProduceRequest:
 
 async def handle(context: Context, request: ProduceRequest) -> Reply:
     deadline = trio.current_time() + max(request.timeout_ms / 1000, OWN_WAIT_S)
+    throttle_ms = 0 if context.broker.quotas.producers is None else produced(context)
     adds = request.transactional_id is not None and context.version >= _ADDS_FROM
     came_in: TxId | ErrorCode | None = None
     refused: ErrorCode | None = None
@@ -164,8 +168,8 @@ async def handle(context: Context, request: ProduceRequest) -> Reply:
         return None
     waiting = [result for _, lines in results for result in lines if result.settled is not None]
     if not waiting:
-        return encode(context.writer(), context.version, results)
-    return Deferred(functools.partial(_finish, context, results, waiting, deadline))
+        return encode(context.writer(), context.version, results, throttle_ms)
+    return Deferred(functools.partial(_finish, context, results, waiting, deadline, throttle_ms))
 
 
 async def _topic(context: Context, key: TopicKey) -> Topic | ErrorCode:
@@ -360,7 +364,9 @@ def unknown_base_offset(client: Client, record_count: int) -> int:
     return -record_count if adds_index else _NO_OFFSET
 
 
-async def _finish(context: Context, results: _Results, waiting: Sequence[_Result], deadline: float) -> Answer:
+async def _finish(
+    context: Context, results: _Results, waiting: Sequence[_Result], deadline: float, throttle_ms: int
+) -> Answer:
     with trio.move_on_at(deadline) as timeout:
         for result in waiting:
             assert result.settled is not None, "only results that wait are waited for"
@@ -374,7 +380,7 @@ async def _finish(context: Context, results: _Results, waiting: Sequence[_Result
         for result in waiting:
             if result.settled is not None:
                 result.fail(ErrorCode.REQUEST_TIMED_OUT, "the batch is written, but neither on disk nor readable yet")
-    return encode(context.writer(), context.version, results)
+    return encode(context.writer(), context.version, results, throttle_ms)
 
 
 def _hang_up_on_errors(results: _Results) -> None:
@@ -385,7 +391,7 @@ def _hang_up_on_errors(results: _Results) -> None:
                 raise HangUp(f"{what} ({result.message})" if result.message else what)
 
 
-def encode(writer: Writer, version: int, results: _Results) -> Answer:
+def encode(writer: Writer, version: int, results: _Results, throttle_ms: int) -> Answer:
     left = RECORDS_TOLD_MAX
 
     def record_errors(result: _Result) -> None:
@@ -417,7 +423,7 @@ def encode(writer: Writer, version: int, results: _Results) -> Answer:
         writer.end_of_fields()
 
     writer.array(results, topic)
-    writer.int32(0)  # throttle time
+    writer.int32(throttle_ms)
     writer.end_of_fields()
     return writer.parts()
 

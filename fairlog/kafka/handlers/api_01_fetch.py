@@ -19,6 +19,8 @@ Behaviour
   client does not know yet; a full one has all requested partitions, each once.
 - A partition that another broker leads is NOT_LEADER_OR_FOLLOWER, unless this node has a copy of it: that is read like
   any other (KIP-392), up to what it has. Beyond that the answer is OFFSET_NOT_AVAILABLE, for the leader may have more.
+- A client above its quota gets an answer without partitions, with a throttle time, and is then not heard for as long
+  (`fairlog/kafka/throttling.py`). A full fetch gets no session then.
 - A client that names its rack is sent to a copy there that is in sync, if the leader is in another one.
 - Other tasks run after each `STEP` partitions, across all topics: a client may ask for ten thousand.
 
@@ -55,6 +57,7 @@ from fairlog.kafka.fetch_sessions import (
     is_full,
 )
 from fairlog.kafka.ownership import code_of_unled
+from fairlog.kafka.throttling import fetch_bytes_max, fetched
 from fairlog.kafka.topic_lookup import find_topic, log_of
 from fairlog.kafka.wire import Reader, TopicKey
 from fairlog.reading.plan import LogRead, Problem, ReadPlan
@@ -181,10 +184,13 @@ async def _finish(context: Context, request: FetchRequest, deadline: float, room
                 committed_only=request.committed_only,
                 preferred=context.broker.preferred_replica(request.rack) if request.rack else -1,
             ),
-            plan=ReadPlan(bytes_min=request.min_bytes, bytes_max=request.max_bytes),
+            plan=ReadPlan(bytes_min=request.min_bytes, bytes_max=fetch_bytes_max(context, request.max_bytes)),
             room=room,
             long_poll=functools.partial(context.client.long_poll, deadline),
         )
+        throttle_ms = 0 if lines is None or context.broker.quotas.consumers is None else _throttled(context, lines)
+        if throttle_ms:  # as if nothing was read: the session's next answer begins anew
+            return await encode(context, request, session.id, {}, ErrorCode.NONE, throttle_ms)
         found = session.why_over if lines is None else await _tell(context, request, session, lines)
         if isinstance(found, SessionRefusal):
             return await encode(context, request, session.id, {}, FETCH_SESSION_REFUSALS[found])
@@ -192,6 +198,11 @@ async def _finish(context: Context, request: FetchRequest, deadline: float, room
     finally:
         if not session.id:
             session.close()
+
+
+def _throttled(context: Context, lines: Mapping[CachedPartition, _Line]) -> int:
+    """The throttle time, in ms; 0 if what was read may be answered."""
+    return fetched(context, sum(len(batch) for line in lines.values() for batch in line.batches))
 
 
 async def _session(context: Context, request: FetchRequest) -> FetchSession | SessionRefusal:
@@ -317,7 +328,9 @@ def _now_ms() -> int:
     return int(trio.current_time() * 1000)
 
 
-async def encode(context: Context, request: FetchRequest, session_id: int, lines: _Lines, error: ErrorCode) -> Answer:
+async def encode(
+    context: Context, request: FetchRequest, session_id: int, lines: _Lines, error: ErrorCode, throttle_ms: int = 0
+) -> Answer:
     version, writer = context.version, context.writer()
 
     def aborted(transaction: AbortedTransaction) -> None:
@@ -341,7 +354,7 @@ async def encode(context: Context, request: FetchRequest, session_id: int, lines
         writer.records(line.batches)
         writer.end_of_fields()
 
-    writer.int32(0)  # throttle time
+    writer.int32(throttle_ms)
     if version >= 7:
         writer.int16(error)
         writer.int32(session_id)
