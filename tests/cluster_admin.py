@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import trio
 from structlog.testing import capture_logs
@@ -17,6 +18,7 @@ from fairlog.admin_http import assets
 from fairlog.admin_http.cluster_app import make_cluster_app
 from fairlog.admin_http.cluster_view import MoveAnswer, MoveOutcome
 from fairlog.admin_http.server import open_admin_server
+from fairlog.admin_http.statistics import AdminStatistics
 from fairlog.cluster_node import metrics
 from fairlog.cluster_node.status import ClusterStatus, CopyStatus, EngineStatus, NodeStatus, ShardStatus
 
@@ -84,7 +86,13 @@ class ClusterAdmin:
     async def _serve(self) -> None:
         files = await trio.to_thread.run_sync(assets.load, assets.CLUSTER_PAGE)
         app = make_cluster_app(
-            lambda: self.status, metrics.exposition, self.move, lambda: None, token=TOKEN, host_names=(), assets=files
+            lambda: self.status,
+            partial(metrics.exposition, AdminStatistics()),
+            self.move,
+            lambda: None,
+            token=TOKEN,
+            host_names=(),
+            assets=files,
         )
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         async with listener, open_admin_server(app, [listener]):
