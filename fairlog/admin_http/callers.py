@@ -32,7 +32,7 @@ from fairlog.admin_http.accounts import Accounts
 from fairlog.admin_http.request_log import RequestLog, host
 from fairlog.admin_http.sessions import End, Sessions
 from fairlog.admin_http.statistics import AdminStatistics
-from fairlog.security.acls import Operation, ResourceType, plain_address
+from fairlog.security.acls import Operation, ResourceType
 from fairlog.security.exchange import Refused, SignedIn
 from fairlog.security.passwords import Passwords
 from fairlog.security.plain import NameAndPassword, of_possible_lengths_untrusted
@@ -123,7 +123,7 @@ class Callers:
 
     def may(self, user: str, request: Request) -> frozenset[Need]:
         """What a user may do from where the request comes from."""
-        rights = self._accounts().rights(Principal(USER, user), plain_address(host(request)))
+        rights = self._accounts().rights(Principal(USER, user), host(request))
         return frozenset(
             need
             for need, operation in OPERATIONS.items()
