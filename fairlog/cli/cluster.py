@@ -19,7 +19,7 @@ Examples:
 
 def cluster(
     admin: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="The admin listener of any node (admin.listen).")
+        str, typer.Option(metavar="[https://]HOST:PORT", help="The admin listener of any node (admin.listen).")
     ] = "127.0.0.1:9644",
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
