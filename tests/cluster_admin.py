@@ -21,6 +21,8 @@ from fairlog.admin_http.server import open_admin_server
 from fairlog.admin_http.statistics import AdminStatistics
 from fairlog.cluster_node import metrics
 from fairlog.cluster_node.status import ClusterStatus, CopyStatus, EngineStatus, NodeStatus, ShardStatus
+from fairlog.security.tls import TlsListener
+from fairlog.user_accounts import StoreAccounts
 
 TOKEN = "the-token-of-these-tests"
 WELL = EngineStatus(answers=True, since_s=90.0, said="", appends=1234, bytes=5_000_000, unknown=1)
@@ -45,7 +47,10 @@ def cluster_status() -> ClusterStatus:
 class ClusterAdmin:
     """What is served."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: TlsListener | None = None, accounts: StoreAccounts | None = None) -> None:
+        """With `accounts` it asks who its callers are."""
+        self._tls = tls
+        self._accounts = accounts
         self.status: ClusterStatus | None = cluster_status()
         self.address = ""
         """HOST:PORT."""
@@ -89,13 +94,14 @@ class ClusterAdmin:
             lambda: self.status,
             partial(metrics.exposition, AdminStatistics()),
             self.move,
-            lambda: None,
+            lambda: self._accounts,
             token=TOKEN,
+            asks=self._accounts is not None,
             host_names=(),
             assets=files,
         )
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        async with listener, open_admin_server(app, [listener]):
+        async with listener, open_admin_server(app, [listener], self._tls):
             host, port = listener.socket.getsockname()
             self.address, self._token = f"{host}:{port}", trio.lowlevel.current_trio_token()
             self._up.set()
