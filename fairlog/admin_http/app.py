@@ -38,9 +38,8 @@ from fairlog.admin_http.assets import Asset
 from fairlog.admin_http.cached import Cached
 from fairlog.admin_http.callers import Callers, Need
 from fairlog.admin_http.documents import Document
-from fairlog.admin_http.gate import AdminRoute, Gate, actor
+from fairlog.admin_http.gate import AdminRoute, Gate, actor, body_of
 from fairlog.admin_http.health import health
-from fairlog.admin_http.request_body import body
 from fairlog.admin_http.session_routes import session_routes
 from fairlog.admin_http.shards import Shards
 from fairlog.admin_http.statistics import AdminStatistics
@@ -175,7 +174,7 @@ class _Api:
         return JSONResponse(documents.transactional_id(found, self._node.place_of))
 
     async def abort(self, request: Request) -> Response:
-        transactional_id, txid = _read_abort_untrusted(await body(request))
+        transactional_id, txid = _read_abort_untrusted(body_of(request))
         outcome = await self._node.abort(transactional_id, txid)
         refused = None if outcome is AbortOutcome.ABORTED else outcome.name
         trail.note(actor(request), Action.ABORT_TRANSACTION, transactional_id, refused, txid=str(txid))

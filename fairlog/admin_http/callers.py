@@ -69,6 +69,8 @@ class Caller:
     principal: str
     """As the trail has it: `User:alice`, or `Token:admin`; empty for who has shown nothing."""
     may: frozenset[Need]
+    still_holds: Callable[[], bool] = lambda: True
+    """Whether what was shown is still there."""
 
 
 OPERATOR = Caller("Token:admin", frozenset((Need.SEE, Need.OPERATE)))
@@ -109,12 +111,12 @@ class Callers:
             return STRANGER
         if scheme.lower() == "basic":
             signed_in = await self._checked(request, BASIC, partial(_read_basic_untrusted, shown))
-            return self._of_user(signed_in.name, request)
+            return self._of_user(signed_in.name, request, signed_in.still_holds)
         user = self.user_of_session(request)
         if user is None:
             self.log.warn(request, "admin call refused", reason="not signed in")
             raise HTTPException(401, "sign in first", _CHALLENGE)
-        return self._of_user(user, request)
+        return self._of_user(user, request, lambda: self.user_of_session(request) == user)
 
     def user_of_session(self, request: Request) -> str | None:
         """Whose session the cookie is of; None without one that is good."""
@@ -151,8 +153,8 @@ class Callers:
         self.log.warn(request, "admin call refused", reason=reason)
         raise HTTPException(403, reason)
 
-    def _of_user(self, user: str, request: Request) -> Caller:
-        return Caller(str(Principal(USER, user)), self.may(user, request))
+    def _of_user(self, user: str, request: Request, still_holds: Callable[[], bool]) -> Caller:
+        return Caller(str(Principal(USER, user)), self.may(user, request), still_holds)
 
     async def _checked(self, request: Request, mechanism: str, read: Callable[[], NameAndPassword]) -> SignedIn:
         try:

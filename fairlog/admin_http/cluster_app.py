@@ -29,8 +29,7 @@ from fairlog.admin_http.answers import asset_routes, guarded_app
 from fairlog.admin_http.assets import Asset
 from fairlog.admin_http.callers import Callers, Need
 from fairlog.admin_http.cluster_view import Look, Metrics, Move, MoveOutcome, Status
-from fairlog.admin_http.gate import Gate, actor
-from fairlog.admin_http.request_body import body
+from fairlog.admin_http.gate import Gate, actor, body_of
 from fairlog.admin_http.session_routes import session_routes
 from fairlog.admin_http.statistics import AdminStatistics
 from fairlog.admin_http.users import user_routes
@@ -95,7 +94,7 @@ def make_cluster_app(
         return Response(content, media_type=content_type)
 
     async def move_shard(request: Request) -> Response:
-        shard, node = _read_move_untrusted(await body(request))
+        shard, node = _read_move_untrusted(body_of(request))
         known()
         answer = await move(shard, node)
         outcome = answer.outcome.value

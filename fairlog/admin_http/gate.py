@@ -11,7 +11,8 @@ them all, and a test holds the two together.
     OPERATE            the admin token                        ALTER on the cluster, or the admin token
 
 What changes something must also come from our own page, or from no page at all, with JSON in its body (`guard`):
-a browser sends a cookie, or a password that it has kept, by itself.
+a browser sends a cookie, or a password that it has kept, by itself. Its body is read here, and then it is looked again
+whether the user is still there: a body may take ten seconds, and a user who is deleted changes nothing any more.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from starlette.routing import Route
 from fairlog import trail
 from fairlog.admin_http.callers import OPERATIONS, STRANGER, Caller, Callers, Need, is_encrypted
 from fairlog.admin_http.guard import refusal_of_change
+from fairlog.admin_http.request_body import body
 from fairlog.admin_http.request_log import host, peer
 from fairlog.security.acls import CLUSTER_NAME, ResourceType
 from fairlog.trail import Action, Actor
@@ -78,6 +80,9 @@ class Gate:
                 self._refuse_foreign(request)
             request.state.caller = await self.callers.caller(request)
             self._require(request, need)
+            if need is Need.OPERATE:
+                request.state.body = await body(request)
+                self._require_still(request)
         except HTTPException as refusal:
             if action is not None:
                 trail.note(actor(request), action, request.url.path, refusal.detail)
@@ -108,6 +113,19 @@ class Gate:
             resource=resource,
         )
         raise HTTPException(403, f"{caller.principal} may not {need.value} here: that needs {operation} on the cluster")
+
+    def _require_still(self, request: Request) -> None:
+        caller: Caller = request.state.caller
+        if not caller.still_holds():
+            reason = "the user is deleted, has another password, or has signed out"
+            self.callers.log.warn(request, "admin call refused", reason=reason)
+            raise HTTPException(401, reason)
+
+
+def body_of(request: Request) -> bytes:
+    """The body of a call that may operate."""
+    content: bytes = request.state.body
+    return content
 
 
 def actor(request: Request) -> Actor:

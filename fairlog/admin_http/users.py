@@ -21,8 +21,7 @@ from starlette.responses import JSONResponse, Response
 from fairlog import trail
 from fairlog.admin_http.accounts import Accounts, Changes
 from fairlog.admin_http.callers import Need
-from fairlog.admin_http.gate import AdminRoute, Gate, actor
-from fairlog.admin_http.request_body import body
+from fairlog.admin_http.gate import AdminRoute, Gate, actor, body_of
 from fairlog.admin_http.request_log import peer
 from fairlog.security.user_changes import Change, WhyNot, deletion, must_be_known, must_be_new
 from fairlog.security.users import Credential, ScramMechanism, User
@@ -42,7 +41,7 @@ def user_routes(gate: Gate, accounts: Callable[[], Accounts]) -> Sequence[AdminR
         return JSONResponse({"users": [_shown(name, users[name]) for name in sorted(users)]})
 
     async def change(request: Request) -> Response:
-        name, action, changes = read_change_untrusted(await body(request))
+        name, action, changes = read_change_untrusted(body_of(request))
         try:
             outcome = await accounts().change(changes, by=f"{actor(request).principal} at {peer(request)}")
         except StorageFailure as failure:

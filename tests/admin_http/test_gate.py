@@ -319,6 +319,30 @@ async def test_change_of_another_site_is_refused_although_the_session_is_good(lo
     assert (await locked.abort(session)).status == 200
 
 
+@pytest.mark.parametrize("how", ["session", "basic"])
+async def test_user_who_is_deleted_within_a_request_changes_nothing(locked: Locked, how: str) -> None:
+    """A body may come slowly: what was admitted before is looked at again."""
+    shown = {"cookie": await locked.cookie_of("alice")} if how == "session" else basic("alice")
+    head = {"Host": "localhost", "Content-Length": str(len(ABORT_BODY)), **JSON, **shown}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    if how == "session":  # its name has the listener's port
+        lines = lines.replace("fairlog-9644", f"fairlog-{listener.socket.getsockname()[1]}")
+    with trio.fail_after(10):
+        async with (
+            listener,
+            open_admin_server(locked.app, [listener]),
+            await trio.open_tcp_stream(*listener.socket.getsockname()[:2]) as stream,
+        ):
+            await stream.send_all(f"POST {ABORT} HTTP/1.1\r\n{lines}\r\n".encode() + ABORT_BODY[:5])
+            await trio.testing.wait_all_tasks_blocked(0.1)
+            await delete_user(locked.node.cluster_store, "alice")
+            await stream.send_all(ABORT_BODY[5:])
+            received = bytes(await stream.receive_some())
+    assert received.startswith(b"HTTP/1.1 401")
+    assert locked.node.aborted == []
+
+
 # --- bad input ----------------------------------------------------------------------------------------
 
 
