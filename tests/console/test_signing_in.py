@@ -19,20 +19,16 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from fairlog.admin_http.users import change_document
-from fairlog.security.users import ITERATIONS_MIN, ScramMechanism, credential_of, salted
 from scripts.node_process import NodeProcess
 from tests.console.conftest import TOKEN, WAIT_S, Clients, Console, until
+from tests.security.signing_in import credentials_of
 
 pytestmark = pytest.mark.slow
 
 
 def change_user(node: NodeProcess, action: str, name: str) -> None:
     """As the node's own user does."""
-    credentials = {}
-    if action == "add":
-        mechanism, salt = ScramMechanism.SCRAM_SHA_256, bytes(32)
-        hashed = salted(mechanism, f"secret of {name}", salt, ITERATIONS_MIN)
-        credentials[mechanism] = credential_of(mechanism, hashed, salt, ITERATIONS_MIN)
+    credentials = credentials_of(f"secret of {name}") if action == "add" else {}
     headers = {"content-type": "application/json", "authorization": f"Bearer {TOKEN}"}
     body = json.dumps(change_document(action, name, credentials)).encode()
     with urllib.request.urlopen(urllib.request.Request(f"{node.console}api/users/change", body, headers)):
