@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import threading
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import structlog.testing
 import trio
+import trio.testing
 from starlette.routing import BaseRoute
 
 from fairlog import trail
@@ -371,6 +373,34 @@ async def test_wrong_passwords_cost_time_and_one_line_each_ten(locked: Locked, m
         ("nobody", "there is no such user"),
     }
     assert "a guess" not in str(logged)
+
+
+async def test_many_wrong_passwords_keep_nobody_waiting_who_is_signed_in(
+    locked: Locked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are hashed one at a time, in a thread."""
+    session = {"cookie": await locked.cookie_of("alice")}
+    guesses, under_way, most = 20, 0, 0
+    go_on = threading.Event()
+
+    def check_slowly(*_: object) -> bool:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        assert go_on.wait(20)
+        under_way -= 1
+        return False
+
+    monkeypatch.setattr("fairlog.security.passwords.is_password_of", check_slowly)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as guessing:
+            for _ in range(guesses):
+                guessing.start_soon(locked.sign_in, "alice", "a guess")
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(10):
+                assert (await locked.ask("/api/cluster", headers=session)).status == 200
+            go_on.set()
+    assert (most, locked.statistics.sign_ins["page", "refused"]) == (1, guesses)
 
 
 async def test_connection_that_has_shown_a_wrong_password_is_closed(locked: Locked) -> None:
