@@ -82,9 +82,9 @@ class _AdminAccounts:
 
     def _ask(self, what: str, document: Mapping[str, object]) -> dict[str, Any]:
         from fairlog.cli import admin_client
-        from fairlog.cli.admin_token import own_listener, token_or_user
+        from fairlog.cli.admin_token import token_or_user
 
-        admin = self.admin or own_listener(self.settings)
+        admin = admin_client.of_settings(self.settings) if self.admin is None else admin_client.at(self.admin)
         if admin is None:
             raise ClientError(
                 "the node runs without an admin listener (admin.listen): stop it for this, or name a broker with "

@@ -1,25 +1,17 @@
-"""The admin listener of a node on this machine, and its token, for calls that need it."""
+"""The admin token of a node on this machine, for calls that need it."""
 
 from __future__ import annotations
 
-from fairlog.cli import admin_client
+from fairlog.cli.admin_client import AdminListener
 from fairlog.cli.errors import ClientError
 from fairlog.config import Settings
 
 
-def own_listener(settings: Settings) -> str | None:
-    """Where the node with these settings listens, as `admin_client` takes it; None if it does not."""
-    admin = settings.admin
-    if admin.listen is None:
-        return None
-    return f"https://{admin.listen}" if admin.protocol.is_encrypted else str(admin.listen)
-
-
-def token_or_user(settings: Settings, admin: str, what: str, *, is_own: bool) -> str | None:
+def token_or_user(settings: Settings, admin: AdminListener, what: str, *, is_own: bool) -> str | None:
     """The token for the listener `admin`; None if the client properties have a user for it, and nothing says that the
     data directory is that node's (`is_own`). `what` needs it, for messages. Raises ClientError.
     """
-    if settings.admin.token is None and not is_own and admin_client.has_user(admin):
+    if settings.admin.token is None and not is_own and admin.has_user:
         return None
     return token_of(settings, what)
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fairlog.cli.admin_client import at
 from fairlog.cli.cluster_shards import cluster_document
 from fairlog.cli.output import say, show_json, show_table
 
@@ -24,7 +25,7 @@ def cluster(
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Show a cluster of several machines: its nodes, and who owns and copies which shard."""
-    document = cluster_document(admin)
+    document = cluster_document(at(admin))
     if json_:
         show_json(document)
         return

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from fairlog.cli import admin_client
+from fairlog.cli.admin_client import AdminListener
 from fairlog.cli.admin_token import token_or_user
 from fairlog.cli.errors import ClientError, Interrupted
 from fairlog.cli.output import say, show_json, show_table
@@ -17,7 +18,7 @@ _LOOK_EVERY_S = 0.25
 _COLUMNS = ("shard", "owner", "epoch", "copies", "in sync", "moved to")
 
 
-def show(admin: str, settings: Settings, *, is_own: bool, json: bool) -> None:
+def show(admin: AdminListener, settings: Settings, *, is_own: bool, json: bool) -> None:
     """List the shards, as the node sees them. `settings`, `is_own` as for `move`."""
     shards = cluster_document(admin, _token_to_see(admin, settings, is_own=is_own))["shards"]
     if json:
@@ -36,7 +37,7 @@ def _is_in_sync(copy: dict[str, Any]) -> bool:
     return bool(copy["in_sync"])
 
 
-def move(admin: str, settings: Settings, shard: int, node: int | None, *, is_own: bool) -> None:
+def move(admin: AdminListener, settings: Settings, shard: int, node: int | None, *, is_own: bool) -> None:
     """Have a node own a shard, and wait until it does; None: let it be planned with the others again.
 
     `is_own`: the data directory of `settings` is said to be that of the node at `admin`, which may get its token then.
@@ -54,7 +55,7 @@ def move(admin: str, settings: Settings, shard: int, node: int | None, *, is_own
     say(f"shard {shard} is served by node {node}")
 
 
-def _wait(admin: str, token: str | None, shard: int, node: int) -> None:
+def _wait(admin: AdminListener, token: str | None, shard: int, node: int) -> None:
     deadline = time.monotonic() + WAIT_S
     while (missing := _missing(admin, token, shard, node)) is not None:
         if time.monotonic() > deadline:
@@ -65,7 +66,7 @@ def _wait(admin: str, token: str | None, shard: int, node: int) -> None:
         time.sleep(_LOOK_EVERY_S)
 
 
-def _missing(admin: str, token: str | None, shard: int, node: int) -> str | None:
+def _missing(admin: AdminListener, token: str | None, shard: int, node: int) -> str | None:
     """Why the shard is not served by the node yet; None if it is. Raises ClientError if it is not to be any more."""
     try:
         document = cluster_document(admin, token)
@@ -90,7 +91,7 @@ def _missing(admin: str, token: str | None, shard: int, node: int) -> str | None
     return f"node {found['owner']} has yet to hand it over"
 
 
-def cluster_document(admin: str, token: str | None = None) -> dict[str, Any]:
+def cluster_document(admin: AdminListener, token: str | None = None) -> dict[str, Any]:
     """What the node says of its cluster. Raises ClientError, also if it is a node of one machine."""
     document = admin_client.get(admin, "/api/cluster", token)
     if "engine" not in document:
@@ -98,8 +99,8 @@ def cluster_document(admin: str, token: str | None = None) -> dict[str, Any]:
     return document
 
 
-def _token(admin: str, settings: Settings, *, is_own: bool) -> str | None:
-    if settings.admin.token is None and not is_own and not admin_client.has_user(admin):
+def _token(admin: AdminListener, settings: Settings, *, is_own: bool) -> str | None:
+    if settings.admin.token is None and not is_own and not admin.has_user:
         raise ClientError(
             "a move needs the admin token of the node that is asked: name its data directory with --data-dir, or set "
             "FAIRLOG_ADMIN_TOKEN"
@@ -107,7 +108,7 @@ def _token(admin: str, settings: Settings, *, is_own: bool) -> str | None:
     return token_or_user(settings, admin, "a move", is_own=is_own)
 
 
-def _token_to_see(admin: str, settings: Settings, *, is_own: bool) -> str | None:
+def _token_to_see(admin: AdminListener, settings: Settings, *, is_own: bool) -> str | None:
     """A listener without TLS does not ask whoever only looks, or is told who it is by nobody here."""
     has_one = settings.admin.token is not None or is_own
-    return _token(admin, settings, is_own=is_own) if admin_client.is_encrypted(admin) and has_one else None
+    return _token(admin, settings, is_own=is_own) if admin.is_encrypted and has_one else None

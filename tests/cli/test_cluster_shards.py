@@ -192,7 +192,7 @@ def test_token_goes_to_nobody_but_the_node_that_is_named(
             status, _, errors = fairlog("shard", "list", "--admin", redirecting.address)
             assert (status, "answered 302: Found" in errors) == (1, True), errors
             with pytest.raises(ClientError, match="answered 302: Found"):
-                admin_client.post(redirecting.address, "/api/shards/move", {}, TOKEN)
+                admin_client.post(admin_client.at(redirecting.address), "/api/shards/move", {}, TOKEN)
         assert (redirecting.heard, other.heard) == ([None, f"Bearer {TOKEN}"], [])
 
 

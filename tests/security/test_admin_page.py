@@ -83,7 +83,7 @@ def test_admin_page_is_locked_as_the_page_says(
     node = new_node(
         "127.0.0.1:0",
         processes=2,
-        FAIRLOG_ADMIN_LISTEN="127.0.0.1:0",
+        FAIRLOG_ADMIN_LISTEN="0.0.0.0:0",
         FAIRLOG_ADMIN_PROTOCOL="SASL_SSL",
         FAIRLOG_AUTHORIZER_ENABLE="true",
         FAIRLOG_AUTHORIZER_SUPER_USERS="User:root",
@@ -91,7 +91,7 @@ def test_admin_page_is_locked_as_the_page_says(
     )
     output = node.process.data_dir.with_name("data.out").read_text(encoding="utf-8").splitlines()
     first, second = (
-        Page(line.removeprefix(CONSOLE_PREFIX), node.authority.certificate)
+        Page(line.removeprefix(CONSOLE_PREFIX).replace("0.0.0.0", "127.0.0.1"), node.authority.certificate)
         for line in output
         if line.startswith(CONSOLE_PREFIX)
     )
@@ -126,6 +126,19 @@ def test_admin_page_is_locked_as_the_page_says(
     code, said = run(None, "user", "list", "--admin", without_tls, "--data-dir", node.process.data_dir)
     assert code == 1
     assert "https://HOST:PORT if it has TLS" in said
+
+    # With the node's settings at hand a command knows the node by the very certificate, whatever name that has.
+    for name, value in {
+        "ADMIN_LISTEN": first.url.removeprefix("https://").rstrip("/").replace("127.0.0.1", "127.0.0.2"),
+        "ADMIN_PROTOCOL": "SASL_SSL",
+        "TLS_CERTIFICATE": node.pair.certificate,
+        "TLS_KEY": node.pair.key,
+    }.items():
+        monkeypatch.setenv(f"FAIRLOG_{name}", str(value))
+    assert run(None, "user", "list", "--data-dir", node.process.data_dir)[0] == 0
+    monkeypatch.setenv("FAIRLOG_TLS_CERTIFICATE", str(node.client.certificate))
+    code, said = run(None, "user", "list", "--data-dir", node.process.data_dir)
+    assert (code, "CERTIFICATE_VERIFY_FAILED" in said) == (1, True)
 
     for page in (first, second):
         assert page.ask("/health")[:2] == (200, {"status": "serving", "reason": None})
