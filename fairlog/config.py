@@ -33,11 +33,13 @@ from fairlog.config_values import (
     read_listeners,
     read_name_or_empty,
     read_names,
+    read_protocol,
     read_secret,
     read_switch,
     read_text_or_empty,
     whole,
 )
+from fairlog.security.listeners import SecurityProtocol
 from fairlog.security_settings import (
     AuthorizerSettings,
     OauthSettings,
@@ -467,14 +469,20 @@ class AdminSettings:
     listen: Address | None = key(
         Address("127.0.0.1", 9644),
         read_address_or_off,
-        "HOST:PORT of the admin listener, or off. Anyone who reaches it can look at everything except records; "
-        "changes need the token. With 0.0.0.0, put TLS and authentication in front of it. With several shards it is "
-        "the first one's, and the ports of the others follow.",
+        "HOST:PORT of the admin listener, or off. With several shards it is the first one's, and the ports of the "
+        "others follow.",
+    )
+    protocol: SecurityProtocol = key(
+        SecurityProtocol.PLAINTEXT,
+        read_protocol,
+        "How the admin listener is protected, by the names of other listeners: PLAINTEXT, SSL (TLS), SASL_PLAINTEXT or "
+        "SASL_SSL (callers have to say who they are: users with their passwords). Without SASL, anyone who reaches it "
+        "can look at everything except records, and changes need the token.",
     )
     token: Secret | None = key(
         None,
         read_secret,
-        "The token that changing calls (aborting a transaction, moving a shard in a cluster) must send.",
+        "The token that lets do everything at the admin listener, such as aborting a transaction.",
         default_text="generated at the first start: the file `admin-token` in `data_dir`",
     )
     hosts: tuple[str, ...] = key(

@@ -188,6 +188,13 @@ def read_listener_name(text: str) -> str:
     return text.upper()
 
 
+def read_protocol(value: object) -> SecurityProtocol:
+    try:
+        return SecurityProtocol(read_text(value).upper())
+    except ValueError:
+        raise ValueError(f"one of {', '.join(SecurityProtocol.__members__)} is needed") from None
+
+
 def read_protocols(value: object) -> tuple[Listener, ...]:
     """NAME:PROTOCOL, with commas between: Kafka's listener.security.protocol.map."""
     found: dict[str, Listener] = {}

@@ -53,11 +53,27 @@ def check_listeners(settings: Settings) -> None:
         if encrypted and getattr(settings.tls, name) is None:
             raise ConfigError(f"the listener {encrypted[0].name} has TLS, and tls.{name} is not set")
     _require_tls_for_client_auth(settings.tls.client_auth, [listener.name for listener in encrypted])
+    _check_admin(settings)
     asking = [each for each in encrypted if settings.tls.client_auth.of(each.name) is not ClientAuth.NONE]
     if asking and settings.tls.client_ca is None:
         raise ConfigError(
             f"the listener {asking[0].name} asks clients for certificates (tls.client_auth), and tls.client_ca is not "
             "set: name the CAs that they have to come from"
+        )
+
+
+def _check_admin(settings: Settings) -> None:
+    """What must hold for the admin listener. Raises ConfigError."""
+    protocol, tls = settings.admin.protocol, settings.tls
+    if settings.admin.listen is None:
+        return
+    for name, file in (("certificate", tls.certificate), ("key", tls.key)):
+        if protocol.is_encrypted and file is None:
+            raise ConfigError(f"the admin listener has TLS (admin.protocol), and tls.{name} is not set")
+    if protocol is SecurityProtocol.SASL_PLAINTEXT and not settings.sasl.secrets_without_tls:
+        raise ConfigError(
+            "the admin listener is to be sent passwords without TLS (admin.protocol = SASL_PLAINTEXT), which everybody "
+            "on the line can read: SASL_SSL is needed, or sasl.secrets_without_tls"
         )
 
 
@@ -130,7 +146,7 @@ def open_to_everybody(settings: Settings, bound: Mapping[str, Address]) -> Seque
     return [
         str(address) if len(bound) == 1 else f"{name}://{address}"
         for name, address in bound.items()
-        if name in plain and not _is_loopback(address.host)
+        if name in plain and not is_loopback(address.host)
     ]
 
 
@@ -145,7 +161,8 @@ def is_wildcard(host: str) -> bool:
         return False
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -29,6 +29,7 @@ import structlog
 import trio
 
 from fairlog import __version__
+from fairlog.admin_http.statistics import AdminStatistics
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.config import Ready, Settings
 from fairlog.config_values import Address, ListenerAddresses
@@ -42,8 +43,9 @@ from fairlog.live_settings import LiveSettings
 from fairlog.neighbourhood import INTERNAL_HOST, Neighbourhood
 from fairlog.node_view import NodeView, Parts
 from fairlog.open_files import raise_open_files_limit
-from fairlog.opening_listeners import open_tls, warn_if_open
+from fairlog.opening_listeners import ADMIN, open_tls, warn_if_open
 from fairlog.preparation import require_cluster_store, take_over_backup
+from fairlog.security.tls import TlsListener
 from fairlog.serving import ShardParts, serve_shard, shard_settings
 from fairlog_types import LeaderEpoch, ShardNumber
 from shard.directory import ShardDirectory, shard_directory
@@ -121,8 +123,9 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             if settings.shard == 0:
                 warn_if_open(settings, bound)
             started = trio.current_time()
-            view = NodeView(_now_ms, None if settings.shards == 1 else settings.shard)
-            admin = await _open_admin(stack, settings, view)
+            admin_counts = AdminStatistics()
+            view = NodeView(_now_ms, admin_counts, None if settings.shards == 1 else settings.shard)
+            admin = await _open_admin(stack, settings, view, tls.get(ADMIN), admin_counts)
             if settings.shards == 1:
                 await trio.to_thread.run_sync(take_over_backup, settings)
             directory = shard_directory(settings.data_dir, ShardNumber(settings.shard))
@@ -174,7 +177,9 @@ def _note_end(last_run: LastRun, good: bool) -> None:
         log.warning("the good end is not noted; the next start takes this run for a killed one", reason=str(error))
 
 
-async def _open_admin(stack: AsyncExitStack, settings: Settings, view: NodeView) -> Address | None:
+async def _open_admin(
+    stack: AsyncExitStack, settings: Settings, view: NodeView, tls: TlsListener | None, statistics: AdminStatistics
+) -> Address | None:
     """Begin to serve health, metrics and the console; answers where. Up first and down last."""
     address = settings.admin.listen
     if address is None:
@@ -184,9 +189,12 @@ async def _open_admin(stack: AsyncExitStack, settings: Settings, view: NodeView)
     from fairlog.admin_http.shards import Shards
     from fairlog.admin_listener import open_admin
 
-    shards = Shards(settings.shard, settings.admin_listeners) if settings.admin_listeners else None
+    shards = None
+    if settings.admin_listeners:
+        certificate = None if tls is None else settings.tls.certificate
+        shards = Shards(settings.shard, settings.admin_listeners, certificate)
     app = partial(make_app, view, host_names=settings.admin.hosts, shards=shards)
-    return await open_admin(stack, settings, address, app, page=assets.PAGE)
+    return await open_admin(stack, settings, address, app, tls, statistics, page=assets.PAGE)
 
 
 async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedStore:

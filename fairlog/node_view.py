@@ -27,6 +27,7 @@ from coordinator.statistics import Ended, Step, UnderWay
 from datalog.interface import DataLogs, UnknownLog
 from fairlog import __version__
 from fairlog.admin_http.cached import Cached
+from fairlog.admin_http.statistics import AdminStatistics
 from fairlog.admin_http.view import (
     PARTS_SHOWN,
     SINKS_SHOWN,
@@ -53,6 +54,7 @@ from fairlog.edge.statistics import ApiStatistics, EdgeStatistics
 from fairlog.group_view import GroupReader, Members
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.fetch_sessions import FetchSessionCache
+from fairlog.live_access import LiveAccess
 from fairlog.node_statistics import (
     OLDEST_SHOWN,
     UNSTABLE_SHOWN,
@@ -101,13 +103,18 @@ class Parts:
     """By listener."""
     members: Members
     retention: Retention
+    access: LiveAccess | None
+    """None if everyone may do everything."""
 
 
 class NodeView:
     """Implements `fairlog.admin_http.view.Node`."""
 
-    def __init__(self, now_ms: Callable[[], int], shard: int | None = None) -> None:
-        """`now_ms` is the wall clock that the node writes down; `shard` is that of one of several processes."""
+    def __init__(self, now_ms: Callable[[], int], admin: AdminStatistics, shard: int | None = None) -> None:
+        """`now_ms` is the wall clock that the node writes down; `admin` are the counters of the admin listener; `shard`
+        is that of one of several processes.
+        """
+        self._admin = admin
         self._now_ms = now_ms
         self._shard = shard
         self._phase = Phase.RECOVERING
@@ -150,7 +157,8 @@ class NodeView:
         return self._parts
 
     def accounts(self) -> StoreAccounts:
-        return StoreAccounts(self._there().cluster)
+        parts = self._there()
+        return StoreAccounts(parts.cluster, parts.access)
 
     # --- the node, topics, groups -----------------------------------------------------------------
 
@@ -360,7 +368,7 @@ class NodeView:
             sinks=parts.shard.coordinator.sink_statistics(),
             copier=parts.shard.partitions.copier_statistics(),
             retention=parts.retention.statistics,
-            edge=_edge(parts.edge, parts.native, parts.fetch_sessions),
+            edge=_edge(parts.edge, parts.native, parts.fetch_sessions, self._admin),
             journals=await _journals(parts, coordinator.failed_journals),
             unstable=await self._unstable(parts),
             space=await trio.to_thread.run_sync(parts.shard.data_logs.space),
@@ -464,17 +472,19 @@ async def _journals(parts: Parts, failed_group: int) -> JournalStatistics:
     return JournalStatistics(len(logs), local_bytes, pinned_bytes, pinned_by, failed, failed_group)
 
 
-def _edge(edge: EdgeStatistics, native: Sequence[ApiStatistics], sessions: FetchSessionCache) -> EdgeCounts:
+def _edge(
+    edge: EdgeStatistics, native: Sequence[ApiStatistics], sessions: FetchSessionCache, admin: AdminStatistics
+) -> EdgeCounts:
     apis = [_api(api) for api in [*(api for _, api in sorted(edge.apis.items())), *native]]
     return EdgeCounts(
         apis,
         edge.connected,
         edge.accepted,
         dict(edge.refused),
-        edge.handshakes_failed,
+        edge.handshakes_failed + admin.handshakes_failed,
         edge.not_served,
         sessions.statistics(),
-        dict(edge.sign_ins),
+        {**edge.sign_ins, **admin.sign_ins},
         {api: (count, edge.throttles.throttled_ms[api]) for api, count in edge.throttles.requests.items()},
     )
 

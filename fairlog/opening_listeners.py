@@ -11,20 +11,27 @@ import trio
 from fairlog.config import ConfigError, Settings
 from fairlog.config_values import Address
 from fairlog.configured_listeners import listeners_of, open_to_everybody
+from fairlog.security.client_auth import ClientAuth
 from fairlog.security.tls import BadTlsFiles, TlsFiles, TlsListener, TlsListeners
 
 log = structlog.get_logger()
 
 PAGE = "docs/security.md"
 
+ADMIN = "admin"
+"""The admin listener, where TLS is by name. The names of other listeners are in upper case."""
+
 
 async def open_tls(stack: AsyncExitStack, settings: Settings) -> Mapping[str, TlsListener]:
-    """The TLS of each listener that has it, by name. Until `stack` is left, its files are read again when they change.
+    """The TLS of each listener that has it, by name, also of the admin listener. Until `stack` is left, its files are
+    read again when they change.
 
     Raises ConfigError.
     """
-    tls = settings.tls
+    tls, admin = settings.tls, settings.admin
     asks = {each.name: tls.client_auth.of(each.name) for each in listeners_of(settings) if each.protocol.is_encrypted}
+    if admin.listen is not None and admin.protocol.is_encrypted:
+        asks[ADMIN] = ClientAuth.NONE  # browsers and scrapers sign in by name and password
     if not asks:
         return {}
     assert tls.certificate is not None, "the settings were checked"

@@ -172,6 +172,7 @@ async def serve_shard(
                 parts.advertised,
                 groups,
                 retention,
+                broker.access,
             )
             stages.complete(shown)
             await serving.start(server.serve, doors)

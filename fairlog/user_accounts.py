@@ -14,7 +14,10 @@ import structlog
 
 from fairlog.cluster import at_rest
 from fairlog.cluster.interface import ClusterStore
+from fairlog.live_access import LiveAccess
+from fairlog.security.authorizer import Rights
 from fairlog.security.made_up import MADE_UP_SALTS, SECRET_BYTES, SECRETS
+from fairlog.security.principal import Principal
 from fairlog.security.user_changes import Change, Outcome, apply
 from fairlog.security.users import USERS, User
 
@@ -25,14 +28,24 @@ Changes = Callable[[Mapping[str, User]], Sequence[Change]]
 
 
 class StoreAccounts:
-    """The users of a node that runs. Implements `fairlog.admin_http.users.Accounts`."""
+    """The users of a node that runs. Implements `fairlog.admin_http.accounts.Accounts`."""
 
-    def __init__(self, cluster: ClusterStore) -> None:
+    def __init__(self, cluster: ClusterStore, access: LiveAccess | None = None) -> None:
+        """`access` is the authorizer; None if everyone may do everything."""
         self._cluster = cluster
+        self._access = access
 
     def users(self) -> Mapping[str, User]:
         """By name."""
         return self._cluster.access(USERS)
+
+    def secret(self) -> bytes | None:
+        """That of made-up credentials; None if there is none yet."""
+        return self._cluster.access(SECRETS).get(MADE_UP_SALTS)
+
+    def rights(self, principal: Principal, address: str) -> Rights | None:
+        """What somebody may do from an address; None if everyone may do everything."""
+        return None if self._access is None else self._access.rights(principal, address)
 
     async def change(self, changes: Changes, *, by: str) -> Outcome:
         """Make the changes; what comes of each user. Durable when it returns.

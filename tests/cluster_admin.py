@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import trio
 from structlog.testing import capture_logs
@@ -17,8 +18,11 @@ from fairlog.admin_http import assets
 from fairlog.admin_http.cluster_app import make_cluster_app
 from fairlog.admin_http.cluster_view import MoveAnswer, MoveOutcome
 from fairlog.admin_http.server import open_admin_server
+from fairlog.admin_http.statistics import AdminStatistics
 from fairlog.cluster_node import metrics
 from fairlog.cluster_node.status import ClusterStatus, CopyStatus, EngineStatus, NodeStatus, ShardStatus
+from fairlog.security.tls import TlsListener
+from fairlog.user_accounts import StoreAccounts
 
 TOKEN = "the-token-of-these-tests"
 WELL = EngineStatus(answers=True, since_s=90.0, said="", appends=1234, bytes=5_000_000, unknown=1)
@@ -43,7 +47,10 @@ def cluster_status() -> ClusterStatus:
 class ClusterAdmin:
     """What is served."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: TlsListener | None = None, accounts: StoreAccounts | None = None) -> None:
+        """With `accounts` it asks who its callers are."""
+        self._tls = tls
+        self._accounts = accounts
         self.status: ClusterStatus | None = cluster_status()
         self.address = ""
         """HOST:PORT."""
@@ -84,10 +91,17 @@ class ClusterAdmin:
     async def _serve(self) -> None:
         files = await trio.to_thread.run_sync(assets.load, assets.CLUSTER_PAGE)
         app = make_cluster_app(
-            lambda: self.status, metrics.exposition, self.move, lambda: None, token=TOKEN, host_names=(), assets=files
+            lambda: self.status,
+            partial(metrics.exposition, AdminStatistics()),
+            self.move,
+            lambda: self._accounts,
+            token=TOKEN,
+            asks=self._accounts is not None,
+            host_names=(),
+            assets=files,
         )
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        async with listener, open_admin_server(app, [listener]):
+        async with listener, open_admin_server(app, [listener], self._tls):
             host, port = listener.socket.getsockname()
             self.address, self._token = f"{host}:{port}", trio.lowlevel.current_trio_token()
             self._up.set()

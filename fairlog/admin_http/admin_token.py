@@ -58,6 +58,11 @@ def _make(file: Path) -> None:
     draft.replace(file)
 
 
+def reading_key(token: str) -> str:
+    """What the node's processes show each other: it is made of the token, which stays at home, and lets see only."""
+    return hmac.digest(token.encode(), b"another process of the node", "sha256").hex()
+
+
 def matches(token: str, given: str) -> bool:
     """Whether `given` is the token; in a time that does not tell how much of it is right."""
     return hmac.compare_digest(token.encode(), given.encode())

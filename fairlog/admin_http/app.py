@@ -8,12 +8,13 @@
     /api/sinks               sinks, their last batches and open lanes
     /api/transactions        live ones, and the last that ended
     /api/transactional-id    one id, and where its last transactions are
-    /api/transactions/abort  POST: abort one; needs the admin token
-    /api/users/…             POST: list, add, change and delete users; needs the admin token
+    /api/transactions/abort  POST: abort one
+    /api/users/…             POST: list, add, change and delete users
+    /api/me, /api/sign-…     POST: who has signed in at the console; to sign in, and out
 
 Expensive documents are made at a limited rate (`cached`), however many clients ask; documents that are asked for by
 name cost what a page of them costs. An error is a document, too: `{"error": "<a sentence>"}`. docs/admin-http.md
-describes them all.
+describes them all, and who may ask for them (`gate`).
 
 Of several shards each answers for itself, with two exceptions: `/api/brokers` asks the others how they are, and the
 first one's `/metrics` has the pages of all (`shards`).
@@ -22,27 +23,26 @@ first one's `/metrics` has the pages of all (`shards`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
 
 import trio
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from fairlog import trail
-from fairlog.admin_http import documents, metrics_pages
-from fairlog.admin_http.answers import http_error, serving
+from fairlog.admin_http import admin_token, documents, metrics_pages
+from fairlog.admin_http.answers import asset_routes, guarded_app
 from fairlog.admin_http.assets import Asset
 from fairlog.admin_http.cached import Cached
-from fairlog.admin_http.changing import ChangingCalls, body, operator
+from fairlog.admin_http.callers import Callers, Need
 from fairlog.admin_http.documents import Document
-from fairlog.admin_http.guard import Guard
+from fairlog.admin_http.gate import AdminRoute, Gate, actor, body_of
 from fairlog.admin_http.health import health
+from fairlog.admin_http.session_routes import session_routes
 from fairlog.admin_http.shards import Shards
+from fairlog.admin_http.statistics import AdminStatistics
 from fairlog.admin_http.users import user_routes
 from fairlog.admin_http.view import AbortOutcome, Node, NotServing
 from fairlog.trail import Action
@@ -69,38 +69,45 @@ def make_app(
     node: Node,
     *,
     token: str,
+    asks: bool = False,
+    statistics: AdminStatistics | None = None,
     host_names: tuple[str, ...],
     assets: Mapping[str, Asset],
     shards: Shards | None = None,
 ) -> ASGIApp:
-    """The ASGI application. `token` is what changing calls need; `host_names` are answered to beside addresses.
+    """The ASGI application. `token` lets do everything; `asks`: whether callers have to say who they are.
 
-    `shards` are the listeners of all shards, if there are several.
+    `host_names` are answered to beside addresses. `shards` are the listeners of all shards, if there are several.
     """
-    api = _Api(node, token, shards)
-    routes = [
-        Route("/health", api.health),
-        Route("/metrics", api.metrics),
-        Route("/api/cluster", api.cluster),
-        Route("/api/brokers", api.brokers),
-        Route("/api/topics", api.topics),
-        Route("/api/groups", api.groups),
-        Route("/api/sinks", api.sinks),
-        Route("/api/transactions", api.transactions),
-        Route("/api/transactional-id", api.transactional_id),
-        Route("/api/transactions/abort", api.abort, methods=["POST"]),
-        *user_routes(api.changing, node.accounts),
-        *(Route(path, serving(asset)) for path, asset in assets.items()),
+    gate = Gate(Callers(token, node.accounts, statistics or AdminStatistics(), asks=asks))
+    api = _Api(node, admin_token.reading_key(token), shards, asks=asks)
+    handlers = {NotServing: _not_serving, Exception: _fault}
+    return guarded_app([*_routes(gate, api, node), *asset_routes(gate, assets)], handlers, host_names)
+
+
+def _routes(gate: Gate, api: _Api, node: Node) -> Sequence[AdminRoute]:
+    return [
+        gate.route("/health", api.health, Need.OPEN),
+        gate.route("/metrics", api.metrics, Need.SEE),
+        gate.route("/api/cluster", api.cluster, Need.SEE),
+        gate.route("/api/brokers", api.brokers, Need.SEE),
+        gate.route("/api/topics", api.topics, Need.SEE),
+        gate.route("/api/groups", api.groups, Need.SEE),
+        gate.route("/api/sinks", api.sinks, Need.SEE),
+        gate.route("/api/transactions", api.transactions, Need.SEE),
+        gate.route("/api/transactional-id", api.transactional_id, Need.SEE),
+        gate.route("/api/transactions/abort", api.abort, Need.OPERATE, method="POST", action=Action.ABORT_TRANSACTION),
+        *user_routes(gate, node.accounts),
+        *session_routes(gate),
     ]
-    handlers = {HTTPException: http_error, NotServing: _not_serving, Exception: _fault}
-    app = Starlette(routes=routes, exception_handlers=cast("Mapping[Any, Any]", handlers))
-    return Guard(app, names=host_names)
 
 
 class _Api:
-    def __init__(self, node: Node, token: str, shards: Shards | None) -> None:
+    def __init__(self, node: Node, reading_key: str, shards: Shards | None, *, asks: bool) -> None:
+        """`reading_key` is what the other processes let see their metrics by. `asks`: as of `make_app`."""
         self._node = node
-        self.changing = ChangingCalls(token)
+        self._asks = asks
+        self._reading_key = reading_key
         self._shards = shards
         self._asking_shards = trio.Lock()
         self._brokers = Cached(self._make_brokers, fresh_s=FRESH_S)
@@ -112,7 +119,7 @@ class _Api:
         self._looking_up = trio.Lock()
 
     async def health(self, _: Request) -> Response:
-        status, document = health(self._node)
+        status, document = health(self._node, to_strangers=self._asks)
         return JSONResponse(document, status)
 
     async def metrics(self, request: Request) -> Response:
@@ -125,7 +132,7 @@ class _Api:
         return Response(content, media_type=content_type)
 
     async def _metrics_of_all(self, shards: Shards, accept: str) -> Response:
-        others = await shards.metrics(accept)
+        others = await shards.metrics(accept, self._reading_key)
         up = {shards.own: True, **{shard: found is not None for shard, found in others.items()}}
         async with self._looking_up:
             content, content_type = await self._node.metrics(accept, up)
@@ -167,11 +174,10 @@ class _Api:
         return JSONResponse(documents.transactional_id(found, self._node.place_of))
 
     async def abort(self, request: Request) -> Response:
-        self.changing.admit(request, Action.ABORT_TRANSACTION)
-        transactional_id, txid = _read_abort_untrusted(await body(request))
+        transactional_id, txid = _read_abort_untrusted(body_of(request))
         outcome = await self._node.abort(transactional_id, txid)
         refused = None if outcome is AbortOutcome.ABORTED else outcome.name
-        trail.note(operator(request), Action.ABORT_TRANSACTION, transactional_id, refused, txid=str(txid))
+        trail.note(actor(request), Action.ABORT_TRANSACTION, transactional_id, refused, txid=str(txid))
         document = {"outcome": outcome.name.lower(), "message": outcome.value}
         return JSONResponse(document, _STATUS[outcome])
 

@@ -1,9 +1,17 @@
-"""GET of one document from another process's admin listener: a connection, a question, an answer, by a deadline."""
+"""GET of one document from another process's admin listener: a connection, a question, an answer, by a deadline.
+
+With TLS the other process is known by its certificate, which has to be the node's own, as it is in the file now, or as
+it was before (`OwnCertificate`): names, CAs and dates do not matter then.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import ssl
+from collections import deque
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
 
 import h11
 import trio
@@ -22,22 +30,67 @@ class Answer:
     body: bytes
 
 
+class OwnCertificate:
+    """The node's certificate, as other processes of the node show it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._known: deque[bytes] = deque(maxlen=2)
+        """As it is in the file, and as it was before: another process may be about to read it."""
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._context.check_hostname = False
+        self._context.verify_mode = ssl.CERT_NONE
+
+    async def secured(self, stream: trio.SocketStream) -> trio.SSLStream[trio.SocketStream]:
+        """The stream inside TLS with who has the certificate. Raises OSError, ValueError, BrokenResourceError."""
+        now = await trio.to_thread.run_sync(_first_certificate, self._file)
+        if now not in self._known:
+            self._known.append(now)
+        secret = trio.SSLStream(stream, self._context, https_compatible=True)
+        await secret.do_handshake()
+        if cast(Any, secret).getpeercert(binary_form=True) not in self._known:
+            raise trio.BrokenResourceError("it is not the node's certificate")
+        return secret
+
+
+def _first_certificate(file: Path) -> bytes:
+    """The node's own, in DER. Blocks. Raises OSError, ValueError."""
+    text = file.read_text(encoding="ascii", errors="replace")
+    begin, end = ssl.PEM_HEADER, ssl.PEM_FOOTER
+    return ssl.PEM_cert_to_DER_cert(text[text.index(begin) : text.index(end) + len(end)])
+
+
 async def get_untrusted(
-    address: Address, path: str, *, accept: str, deadline_s: float, body_bytes_max: int
+    address: Address,
+    path: str,
+    *,
+    accept: str,
+    deadline_s: float,
+    body_bytes_max: int,
+    bearer: str | None = None,
+    certificate: OwnCertificate | None = None,
 ) -> Answer | None:
-    """The answer to GET `path`; None if there is none within `deadline_s`, or none that HTTP and the limit allow."""
+    """The answer to GET `path`; None if there is none within `deadline_s`, or none that HTTP and the limit allow.
+
+    `bearer` is shown, in case the other one asks who calls. `certificate` is what its TLS has to show, if it has TLS.
+    """
     with trio.move_on_after(deadline_s):
         try:
             async with await trio.open_tcp_stream(reached_at(address.host), address.port) as stream:
-                return await _exchange(stream, path, accept, body_bytes_max)
-        except (OSError, trio.BrokenResourceError, h11.ProtocolError):
+                spoken = stream if certificate is None else await certificate.secured(stream)
+                return await _exchange(spoken, path, accept, bearer, body_bytes_max)
+        except (OSError, ValueError, trio.BrokenResourceError, h11.ProtocolError):
             return None
     return None
 
 
-async def _exchange(stream: trio.SocketStream, path: str, accept: str, body_bytes_max: int) -> Answer | None:
+async def _exchange(
+    stream: trio.abc.Stream, path: str, accept: str, bearer: str | None, body_bytes_max: int
+) -> Answer | None:
     connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES_MAX)
     headers = [(b"host", b"localhost"), (b"accept", accept.encode("latin-1")), (b"connection", b"close")]
+    if bearer is not None:
+        headers.append((b"authorization", f"Bearer {bearer}".encode("ascii")))
     request = h11.Request(method="GET", target=path, headers=headers)
     await stream.send_all(_bytes(connection.send(request)) + _bytes(connection.send(h11.EndOfMessage())))
     head: h11.Response | None = None
@@ -45,7 +98,7 @@ async def _exchange(stream: trio.SocketStream, path: str, accept: str, body_byte
     while True:
         match connection.next_event():
             case h11.NEED_DATA:
-                connection.receive_data(await stream.receive_some(_RECEIVE_BYTES))
+                connection.receive_data(bytes(await stream.receive_some(_RECEIVE_BYTES)))
             case h11.Response() as head:
                 pass
             case h11.Data(data=data):

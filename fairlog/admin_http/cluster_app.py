@@ -2,11 +2,12 @@
 
     /                  the console         /health     whether the node has what it serves clients with, for probes
     /api/cluster       the cluster as this node knows it: nodes, shards, their copies, the engine
-    /api/shards/move   POST: ask that a node owns a shard; needs the admin token
+    /api/shards/move   POST: ask that a node owns a shard
                                            /metrics    for Prometheus
-    /api/users/…       POST: list, add, change and delete users; needs the admin token
+    /api/users/…       POST: list, add, change and delete users
+    /api/me, /api/sign-…                   who has signed in at the console; to sign in, and out
 
-docs/admin-http.md describes the documents.
+docs/admin-http.md describes the documents, and who may ask for them (`gate`).
 """
 
 from __future__ import annotations
@@ -14,23 +15,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, cast
+from typing import cast
 
 import trio
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from fairlog import trail
-from fairlog.admin_http.answers import http_error, serving
+from fairlog.admin_http.accounts import Accounts
+from fairlog.admin_http.answers import asset_routes, guarded_app
 from fairlog.admin_http.assets import Asset
-from fairlog.admin_http.changing import ChangingCalls, body, operator
+from fairlog.admin_http.callers import Callers, Need
 from fairlog.admin_http.cluster_view import Look, Metrics, Move, MoveOutcome, Status
-from fairlog.admin_http.guard import Guard
-from fairlog.admin_http.users import Accounts, user_routes
+from fairlog.admin_http.gate import Gate, actor, body_of
+from fairlog.admin_http.session_routes import session_routes
+from fairlog.admin_http.statistics import AdminStatistics
+from fairlog.admin_http.users import user_routes
 from fairlog.trail import Action
 
 _STATUS = {
@@ -49,11 +51,15 @@ def make_cluster_app(
     accounts: Callable[[], Accounts | None],
     *,
     token: str,
+    asks: bool = False,
+    statistics: AdminStatistics | None = None,
     host_names: tuple[str, ...],
     assets: Mapping[str, Asset],
 ) -> ASGIApp:
-    """The ASGI application. `token` is what changing calls need; `host_names` are answered to beside addresses."""
-    changing = ChangingCalls(token)
+    """The ASGI application. `token` lets do everything; `asks`: whether callers have to say who they are.
+
+    `host_names` are answered to beside addresses.
+    """
 
     async def health(_: Request) -> Response:
         status = look()
@@ -88,25 +94,25 @@ def make_cluster_app(
         return Response(content, media_type=content_type)
 
     async def move_shard(request: Request) -> Response:
-        changing.admit(request, Action.MOVE_SHARD)
-        shard, node = _read_move_untrusted(await body(request))
+        shard, node = _read_move_untrusted(body_of(request))
         known()
         answer = await move(shard, node)
         outcome = answer.outcome.value
         refused = None if answer.outcome is MoveOutcome.ASKED else outcome
-        trail.note(operator(request), Action.MOVE_SHARD, str(shard), refused, to=node)
+        trail.note(actor(request), Action.MOVE_SHARD, str(shard), refused, to=node)
         return JSONResponse({"outcome": outcome, "message": answer.message}, _STATUS[answer.outcome])
 
+    gate = Gate(Callers(token, known_accounts, statistics or AdminStatistics(), asks=asks))
     routes = [
-        Route("/health", health),
-        Route("/api/cluster", cluster),
-        Route("/api/shards/move", move_shard, methods=["POST"]),
-        Route("/metrics", page),
-        *user_routes(changing, known_accounts),
-        *(Route(path, serving(asset)) for path, asset in assets.items()),
+        gate.route("/health", health, Need.OPEN),
+        gate.route("/api/cluster", cluster, Need.SEE),
+        gate.route("/api/shards/move", move_shard, Need.OPERATE, method="POST", action=Action.MOVE_SHARD),
+        gate.route("/metrics", page, Need.SEE),
+        *user_routes(gate, known_accounts),
+        *session_routes(gate),
+        *asset_routes(gate, assets),
     ]
-    handlers = cast("Mapping[Any, Any]", {HTTPException: http_error})
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), names=host_names)
+    return guarded_app(routes, {}, host_names)
 
 
 def _not_known() -> HTTPException:

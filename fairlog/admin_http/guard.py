@@ -4,8 +4,9 @@ By default a node listens on loopback, but any page can make a browser on the sa
 
 - *DNS rebinding*: the Host header must name an IP address (a page that was loaded from one has that very origin),
   localhost, or a name that the settings allow. Anything else gets 421, and sees nothing.
-- *Cross-site requests*: there are no cookies, and nothing that a browser would send by itself. A changing call needs
-  the token in the Authorization header, JSON in the body, and, if the browser names the origin, our origin.
+- *Cross-site requests*: a browser would send a session's cookie by itself, though not for another site's page
+  (SameSite=Strict). So a changing call needs JSON in the body, which other sites' pages cannot send without asking
+  first, and, if the browser names the origin, our origin. Who may make it, `gate` says.
 - *Injection*: the policy allows our own scripts and styles and nothing inline, and no text may become markup
   (`require-trusted-types-for`). The console makes text nodes only; this is the second line of defence.
 
@@ -18,11 +19,10 @@ import ipaddress
 from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
+from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from fairlog.admin_http import admin_token
+from starlette.types import Message, Receive, Scope, Send
 
 POLICY = "; ".join(
     (
@@ -48,8 +48,6 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 
-_BEARER = "bearer "
-
 
 def host_is_ours(host: str, names: Collection[str]) -> bool:
     """Whether a Host header cannot come from a page of somebody else's name.
@@ -72,44 +70,44 @@ def host_is_ours(host: str, names: Collection[str]) -> bool:
     return True
 
 
-def refusal_of_change(headers: Mapping[str, str], token: str) -> tuple[int, str] | None:
-    """Why a call that changes something is refused, as a status and a sentence; None if it may go on.
+def refusal_of_change(headers: Mapping[str, str], *, is_encrypted: bool) -> tuple[int, str] | None:
+    """Why a call that changes something cannot be from our own page or from a program, as a status and a sentence; None
+    if it can.
 
-    `headers` has lower-case names.
+    `headers` has lower-case names. Without TLS here there may be a proxy that has it, so only the place of the origin
+    counts.
     """
     origin = headers.get("origin")
-    if origin is not None and _place(origin) != headers.get("host", "").lower():
-        return 403, "the request comes from another site"
+    if origin is not None:
+        scheme, place = _origin(origin)
+        if place != headers.get("host", "").lower() or (is_encrypted and scheme != "https"):
+            return 403, "the request comes from another site"
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return 403, "the request comes from another site"
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         return 415, "the body must be application/json"
-    given = headers.get("authorization", "")
-    if given[: len(_BEARER)].lower() != _BEARER:
-        return 401, "a token is needed: Authorization: Bearer <admin token>"
-    if not admin_token.matches(token, given[len(_BEARER) :].strip()):
-        return 403, "this is not the node's admin token"
     return None
 
 
-def _place(origin: str) -> str:
-    """HOST:PORT of an Origin header; empty if it has none, or is not one at all."""
+def _origin(origin: str) -> tuple[str, str]:
+    """Scheme and HOST:PORT of an Origin header; empty if it has none, or is not one at all."""
     try:
-        return urlsplit(origin).netloc.lower()
+        parts = urlsplit(origin)
     except ValueError:
-        return ""
+        return "", ""
+    return parts.scheme.lower(), parts.netloc.lower()
 
 
 class Guard:
     """Stands in front of the application."""
 
-    def __init__(self, app: ASGIApp, *, names: Collection[str]) -> None:
-        self._app = app
+    def __init__(self, app: Starlette, *, names: Collection[str]) -> None:
+        self.app = app
         self._names = frozenset(name.lower().rstrip(".") for name in names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
 
         async def send_guarded(message: Message) -> None:
@@ -122,7 +120,7 @@ class Guard:
 
         host = Headers(scope=scope).get("host", "")
         if host_is_ours(host, self._names):
-            await self._app(scope, receive, send_guarded)
+            await self.app(scope, receive, send_guarded)
             return
         error = (
             f"the Host {host[:255]!r} is neither an IP address nor localhost nor in admin.hosts; "

@@ -1,10 +1,11 @@
 """The admin listener: HTTP from hypercorn, connections and their end from us.
 
-    socket ──▶ at most CONNECTIONS_MAX ──▶ hypercorn's TCPServer (h11) ──▶ Guard ──▶ the application
+    socket ──▶ at most CONNECTIONS_MAX ──▶ (TLS) ──▶ hypercorn's TCPServer (h11) ──▶ Guard ──▶ the application
 
 hypercorn's own `serve` would open the sockets, accept any number of connections, and at the end wait for each client
 that does not read its answer. So its part here is one connection: `TCPServer`, which speaks HTTP on a given stream. The
-sockets, the number of connections and the end are ours (docs/decisions/0030-admin-listener.md).
+sockets, the number of connections and the end are ours (docs/decisions/0030-admin-listener.md). So is TLS, which is
+that of all listeners (`fairlog.security.tls`): hypercorn gets a stream whose handshake is done.
 
 A failure on a connection ends that connection with a log line, and nothing else: the admin listener must not take the
 node down. But damaged storage, or a broken assertion, that the application meets concerns the node, whatever the
@@ -29,8 +30,11 @@ from hypercorn.typing import ConnectionState
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairlog.admin_http.assets import Asset
+from fairlog.admin_http.statistics import AdminStatistics
 from fairlog.edge.fatal import fatal_in
 from fairlog.edge.log_limiter import LogLimiter
+from fairlog.edge.sending import ENCRYPTED_BYTES, pieces
+from fairlog.security.tls import HandshakeFailed, TlsListener
 
 log = structlog.get_logger()
 
@@ -52,7 +56,9 @@ _SWITCHES = b"HTTP/1.1 101 "
 class MakesApp(Protocol):
     """Makes what is served of what a node shows, and lets be changed by who has the token; `assets` are the console."""
 
-    def __call__(self, *, token: str, assets: Mapping[str, Asset]) -> ASGIApp: ...
+    def __call__(
+        self, *, token: str, asks: bool, statistics: AdminStatistics, assets: Mapping[str, Asset]
+    ) -> ASGIApp: ...
 
 
 class _QuietLogger(Logger):
@@ -77,12 +83,16 @@ class _PatientStream:
     HTTP/2 that is silent. Such a connection is closed before it is answered: HTTP/1.1 is all that is needed here.
     """
 
-    def __init__(self, stream: trio.SocketStream, context: WorkerContext, life: trio.CancelScope) -> None:
+    def __init__(
+        self,
+        stream: trio.SocketStream | trio.SSLStream[trio.SocketStream],
+        context: WorkerContext,
+        life: trio.CancelScope,
+    ) -> None:
         """`life` is cancelled to end the connection."""
         self._life = life
         self._stream = stream
         self._context = context
-        self.socket = stream.socket
         self._has_answered = False
 
     async def send_all(self, data: bytes) -> None:
@@ -92,11 +102,14 @@ class _PatientStream:
             raise trio.BrokenResourceError("only HTTP/1.1 is spoken here")
         self._has_answered = True
         with trio.move_on_after(SEND_PATIENCE_S) as patience:
-            await self._stream.send_all(data)
+            await self._send(data)
         if patience.cancelled_caught:
             await self._context.terminated.set()
             await trio.aclose_forcefully(self._stream)
             raise trio.BrokenResourceError(f"the answer was not read for {SEND_PATIENCE_S} s")
+
+    async def _send(self, data: bytes) -> None:
+        await self._stream.send_all(data)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         received, broken = b"", None
@@ -110,17 +123,57 @@ class _PatientStream:
             raise broken
         return received
 
-    async def send_eof(self) -> None:
-        await self._stream.send_eof()
-
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+class _PlainStream(_PatientStream):
+    """One without TLS, which TCPServer knows by what the other one has."""
+
+    def __init__(self, stream: trio.SocketStream, context: WorkerContext, life: trio.CancelScope) -> None:
+        super().__init__(stream, context, life)
+        self._plain = stream
+        self.socket = stream.socket
+
+    async def send_eof(self) -> None:
+        await self._plain.send_eof()
+
+
+class _SecretStream(_PatientStream):
+    """One with TLS, whose handshake is done."""
+
+    def __init__(
+        self, stream: trio.SSLStream[trio.SocketStream], context: WorkerContext, life: trio.CancelScope
+    ) -> None:
+        super().__init__(stream, context, life)
+        self.transport_stream = stream.transport_stream
+
+    async def _send(self, data: bytes) -> None:
+        """Piece by piece: TLS makes a copy of what it is given, which waits until the client has read it."""
+        for piece in pieces([data], ENCRYPTED_BYTES):
+            await self._stream.send_all(piece)
+
+    async def do_handshake(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def selected_alpn_protocol(self) -> None:
+        """None was offered: HTTP/1.1 it is."""
 
 
 class AdminServer:
     """HTTP for one application, on listeners that somebody else opens and closes."""
 
-    def __init__(self, app: ASGIApp, *, connections_max: int = CONNECTIONS_MAX) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        tls: TlsListener | None = None,
+        statistics: AdminStatistics | None = None,
+        *,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        """`tls` makes connections secret; None: there is no TLS. `statistics` count."""
+        self._tls = tls
+        self._statistics = statistics or AdminStatistics()
         self._app = ASGIWrapper(self._watched(app))  # pyright: ignore[reportArgumentType]
         self._config = _config()
         self._connections_max = connections_max
@@ -183,12 +236,18 @@ class AdminServer:
         context = WorkerContext(None)
         try:
             with trio.CancelScope() as life:
+                if self._tls is None:
+                    patient = _PlainStream(stream, context, life)
+                elif (secret := await self._secured(stream, self._tls)) is not None:
+                    patient = _SecretStream(secret, context, life)
+                else:
+                    return
                 await TCPServer(
                     self._app,
                     self._config,
                     context,
                     ConnectionState({}),
-                    _PatientStream(stream, context, life),  # pyright: ignore[reportArgumentType]
+                    patient,  # pyright: ignore[reportArgumentType]
                 )
         except Exception:
             # hypercorn's own, or the socket's: what the application raises does not come by here.
@@ -198,12 +257,45 @@ class AdminServer:
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)
 
+    async def _secured(self, stream: trio.SocketStream, tls: TlsListener) -> trio.SSLStream[trio.SocketStream] | None:
+        """Do the handshake; None if there is none, which is counted and logged."""
+        try:
+            secured = await tls.secured(stream, signs_in=True)
+            return None if secured is None else secured[0]
+        except HandshakeFailed as failure:
+            self._statistics.handshakes_failed += 1
+            address, port = _peer(stream)
+            event = "TLS handshake failed"
+            more = self._lines.admit(address, event)
+            if more is not None:
+                log.warning(
+                    event,
+                    reason=str(failure),
+                    action="connection closed",
+                    peer=f"{address}:{port}",
+                    listener="admin",
+                    **more,
+                )
+        return None
+
+
+def _peer(stream: trio.SocketStream) -> tuple[str, int]:
+    try:
+        return stream.socket.getpeername()[:2]
+    except OSError:
+        return "(gone)", 0
+
 
 @asynccontextmanager
-async def open_admin_server(app: ASGIApp, listeners: Sequence[trio.SocketListener]) -> AsyncGenerator[None, None]:
-    """Serve for as long as the block lasts."""
+async def open_admin_server(
+    app: ASGIApp,
+    listeners: Sequence[trio.SocketListener],
+    tls: TlsListener | None = None,
+    statistics: AdminStatistics | None = None,
+) -> AsyncGenerator[None, None]:
+    """Serve for as long as the block lasts. `tls` and `statistics` as of `AdminServer`."""
     async with trio.open_nursery() as nursery:
-        await nursery.start(AdminServer(app).serve, listeners)
+        await nursery.start(AdminServer(app, tls, statistics).serve, listeners)
         try:
             yield
         finally:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar, cast
 
 import trio
 
-from fairlog.admin_http.asking import get_untrusted
+from fairlog.admin_http.asking import OwnCertificate, get_untrusted
 from fairlog.admin_http.metrics_pages import NotAPage, Page, read_untrusted
 from fairlog.config_values import Address
 
@@ -28,20 +29,24 @@ T = TypeVar("T")
 class Shards:
     """The admin listeners of all shards, of which one is our own."""
 
-    def __init__(self, own: int, listeners: Sequence[Address]) -> None:
-        """`listeners` are all of them, by shard; there are at least two."""
+    def __init__(self, own: int, listeners: Sequence[Address], certificate: Path | None = None) -> None:
+        """`listeners` are all of them, by shard; there are at least two. `certificate` is the file with the node's own,
+        if they have TLS.
+        """
         assert 0 <= own < len(listeners) > 1, (own, listeners)
         self.own = own
         self.listeners = listeners
+        self._certificate = None if certificate is None else OwnCertificate(certificate)
 
     @property
     def is_first(self) -> bool:
         """Whether this shard answers for all."""
         return self.own == 0
 
-    async def metrics(self, accept: str) -> Mapping[int, Page | None]:
+    async def metrics(self, accept: str, reading_key: str) -> Mapping[int, Page | None]:
         """The metrics pages of the other shards; None for one that does not answer.
 
+        `reading_key` is shown to them, in case they ask who calls (`admin_token.reading_key`).
         They are in the format of our own: all processes run one program, and are told what the scraper accepts.
         """
 
@@ -50,6 +55,8 @@ class Shards:
                 self.listeners[shard],
                 "/metrics",
                 accept=accept,
+                bearer=reading_key,
+                certificate=self._certificate,
                 deadline_s=DEADLINE_S,
                 body_bytes_max=PAGE_BYTES_MAX,
             )
@@ -70,6 +77,7 @@ class Shards:
                 self.listeners[shard],
                 "/health",
                 accept="application/json",
+                certificate=self._certificate,
                 deadline_s=DEADLINE_S,
                 body_bytes_max=_HEALTH_BYTES_MAX,
             )

@@ -1,4 +1,4 @@
-"""Users, for whoever has the admin token: `fairlog user` on the node's own machine.
+"""Users, for whoever may operate: `fairlog user`.
 
     POST /api/users/list      which users there are, by which mechanisms they can sign in
     POST /api/users/change    add one, give one another password, delete one
@@ -12,16 +12,18 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, cast
+from typing import cast
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from fairlog import trail
-from fairlog.admin_http.changing import ChangingCalls, body, operator, peer
-from fairlog.security.user_changes import Change, Outcome, WhyNot, deletion, must_be_known, must_be_new
+from fairlog.admin_http.accounts import Accounts, Changes
+from fairlog.admin_http.callers import Need
+from fairlog.admin_http.gate import AdminRoute, Gate, actor, body_of
+from fairlog.admin_http.request_log import peer
+from fairlog.security.user_changes import Change, WhyNot, deletion, must_be_known, must_be_new
 from fairlog.security.users import Credential, ScramMechanism, User
 from fairlog.trail import Action
 from fairlog_types import StorageFailure
@@ -30,42 +32,30 @@ _STATUS = {WhyNot.NO_SUCH_USER: 404, WhyNot.EXISTS: 409}
 
 _ACTIONS = ("add", "password", "delete")
 
-Changes = Callable[[Mapping[str, User]], Sequence[Change]]
 
-
-class Accounts(Protocol):
-    """The users of the node, or of its cluster; `fairlog.user_accounts` has the real ones."""
-
-    def users(self) -> Mapping[str, User]: ...
-
-    async def change(self, changes: Changes, *, by: str) -> Outcome: ...
-
-
-def user_routes(changing: ChangingCalls, accounts: Callable[[], Accounts]) -> Sequence[Route]:
+def user_routes(gate: Gate, accounts: Callable[[], Accounts]) -> Sequence[AdminRoute]:
     """`accounts` may raise what the application answers."""
 
-    async def list_all(request: Request) -> Response:
-        changing.admit(request, None)
+    async def list_all(_: Request) -> Response:
         users = accounts().users()
         return JSONResponse({"users": [_shown(name, users[name]) for name in sorted(users)]})
 
     async def change(request: Request) -> Response:
-        changing.admit(request, Action.ALTER_USER)
-        name, action, changes = read_change_untrusted(await body(request))
+        name, action, changes = read_change_untrusted(body_of(request))
         try:
-            outcome = await accounts().change(changes, by=f"an operator at {peer(request)}")
+            outcome = await accounts().change(changes, by=f"{actor(request).principal} at {peer(request)}")
         except StorageFailure as failure:
-            trail.note(operator(request), action, name, trail.UNKNOWN, reason=str(failure))
+            trail.note(actor(request), action, name, trail.UNKNOWN, reason=str(failure))
             raise HTTPException(503, str(failure)) from None
         why_not = outcome.refused.get(name)
-        trail.note(operator(request), action, name, None if why_not is None else why_not.value)
+        trail.note(actor(request), action, name, None if why_not is None else why_not.value)
         if why_not is not None:
             raise HTTPException(_STATUS.get(why_not, 400), why_not.value)
         return JSONResponse({"user": name})
 
     return [
-        Route("/api/users/list", list_all, methods=["POST"]),
-        Route("/api/users/change", change, methods=["POST"]),
+        gate.route("/api/users/list", list_all, Need.OPERATE, method="POST"),
+        gate.route("/api/users/change", change, Need.OPERATE, method="POST", action=Action.ALTER_USER),
     ]
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from coordinator.answers import Description
 from coordinator.statistics import Step
-from fairlog.admin_http.users import Accounts
+from fairlog.admin_http.accounts import Accounts
 from fairlog_types import LogId, Placement, TxId
 
 

@@ -39,8 +39,10 @@ def accounts_of(bootstrap: Address | None, data_dir: Path | None = None, admin: 
         return BrokerAccounts(bootstrap)
     from fairlog.config_sources import load
 
-    settings = load(flags={"data_dir": data_dir, "admin.listen": admin})
-    return _AdminAccounts(settings) if admin is not None or _runs(settings) else _FileAccounts(settings)
+    settings = load(flags={"data_dir": data_dir})
+    if admin is None and not _runs(settings):
+        return _FileAccounts(settings)
+    return _AdminAccounts(settings, admin, is_own=admin is None or data_dir is not None)
 
 
 def _runs(settings: Settings) -> bool:
@@ -65,6 +67,10 @@ class _AdminAccounts:
     """Those of a node that runs."""
 
     settings: Settings
+    admin: str | None
+    """Where it is asked, if that is said."""
+    is_own: bool
+    """Whether the data directory is said to be that of this node."""
 
     def users(self) -> Users:
         return {each["name"]: each["mechanisms"] for each in self._ask("list", {})["users"]}
@@ -76,15 +82,16 @@ class _AdminAccounts:
 
     def _ask(self, what: str, document: Mapping[str, object]) -> dict[str, Any]:
         from fairlog.cli import admin_client
-        from fairlog.cli.admin_token import token_of
+        from fairlog.cli.admin_token import token_or_user
 
-        if self.settings.admin.listen is None:
+        admin = admin_client.of_settings(self.settings) if self.admin is None else admin_client.at(self.admin)
+        if admin is None:
             raise ClientError(
                 "the node runs without an admin listener (admin.listen): stop it for this, or name a broker with "
                 "--bootstrap"
             )
-        token = token_of(self.settings, "a change of users")
-        return admin_client.post(str(self.settings.admin.listen), f"/api/users/{what}", document, token)
+        token = token_or_user(self.settings, admin, "a change of users", is_own=self.is_own)
+        return admin_client.post(admin, f"/api/users/{what}", document, token)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,99 @@
-"""Asks the admin listener of a node (docs/admin-http.md), and has it change something."""
+"""Asks the admin listener of a node (docs/admin-http.md), and has it change something.
+
+    HOST:PORT, http://HOST:PORT     without TLS
+    https://HOST:PORT               with TLS, by the CA and what else the client properties say
+    of the settings                 as `admin.protocol` says; with TLS by the very certificate of `tls.certificate`
+
+A listener that asks who its callers are is shown the token, if the caller has it; else name and password of the client
+properties (`security.protocol=sasl_ssl`), which go by TLS only.
+"""
 
 from __future__ import annotations
 
+import base64
+import http.client
 import json
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
+from fairlog.cli import client_properties
 from fairlog.cli.errors import ClientError
+from fairlog.config import Settings
 
 PATIENCE_S = 20.0
 """For one answer. A change may wait ten seconds for the engine."""
 
 
-def get(admin: str, path: str) -> dict[str, Any]:
-    """The document at a path of the listener at HOST:PORT. Raises ClientError."""
-    return _answer(urllib.request.Request(_url(admin, path)))
+@dataclass(frozen=True, slots=True)
+class AdminListener:
+    """Where a node is asked."""
+
+    url: str
+    """Without a path."""
+    certificate: Path | None = None
+    """The file with the node's certificate, by which it is known; None: by what the client properties say."""
+
+    def __str__(self) -> str:
+        return self.url.removeprefix("http://")
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self.url.startswith("https://")
+
+    @property
+    def has_user(self) -> bool:
+        """Whether the client properties have a user to show here."""
+        return self.is_encrypted and client_properties.current().protocol == "sasl_ssl"
 
 
-def post(admin: str, path: str, document: Mapping[str, object], token: str) -> dict[str, Any]:
-    """What a changing call answers. `token` is the node's admin token. Raises ClientError with the node's sentence."""
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
-    return _answer(urllib.request.Request(_url(admin, path), json.dumps(document).encode(), headers))
+def at(text: str) -> AdminListener:
+    """The listener that somebody names. Raises ClientError."""
+    scheme, separator, place = text.rpartition("://")
+    if scheme not in ("", "http", "https"):
+        raise ClientError(f"{text} is no admin listener: HOST:PORT, or https://HOST:PORT")
+    return AdminListener(f"{scheme if separator else 'http'}://{place.rstrip('/')}")
+
+
+def of_settings(settings: Settings) -> AdminListener | None:
+    """That of the node with these settings; None if it has none."""
+    admin = settings.admin
+    if admin.listen is None:
+        return None
+    if not admin.protocol.is_encrypted:
+        return AdminListener(f"http://{admin.listen}")
+    return AdminListener(f"https://{admin.listen}", settings.tls.certificate)
+
+
+def get(admin: AdminListener, path: str, token: str | None = None) -> dict[str, Any]:
+    """The document at a path of the listener. A `token` is shown by TLS only. Raises ClientError."""
+    headers = _shown(admin, token if admin.is_encrypted else None)
+    return _answer(admin, urllib.request.Request(admin.url + path, headers=headers))
+
+
+def post(admin: AdminListener, path: str, document: Mapping[str, object], token: str | None) -> dict[str, Any]:
+    """What a changing call answers. `token` is the node's admin token; without one the client properties say who calls.
+
+    Raises ClientError with the node's sentence.
+    """
+    headers = {"Content-Type": "application/json", **_shown(admin, token)}
+    return _answer(admin, urllib.request.Request(admin.url + path, json.dumps(document).encode(), headers))
+
+
+def _shown(admin: AdminListener, token: str | None) -> dict[str, str]:
+    """The header that says who calls. Raises ClientError."""
+    if token is not None:
+        return {"Authorization": f"Bearer {token}"}
+    if not admin.has_user:
+        return {}
+    name, password = client_properties.current().user
+    if ":" in name:
+        raise ClientError("a user with a colon in the name cannot sign in at an admin listener (Basic, RFC 7617)")
+    return {"Authorization": f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"}
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -34,25 +105,41 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """What is answered is an error then."""
 
 
-def _url(admin: str, path: str) -> str:
-    return f"http://{admin.removeprefix('http://').rstrip('/')}{path}"
-
-
-def _answer(request: urllib.request.Request) -> dict[str, Any]:
+def _answer(admin: AdminListener, request: urllib.request.Request) -> dict[str, Any]:
     url = request.full_url
-    # Nobody but the node may see the token, whatever the environment says of proxies.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
     try:
-        with opener.open(request, timeout=PATIENCE_S) as answer:
+        with _opener(admin).open(request, timeout=PATIENCE_S) as answer:
             document: object = json.load(answer)
     except urllib.error.HTTPError as error:
         raise ClientError(f"{url} answered {error.code}: {_reason(error)}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise ClientError(f"cannot ask {url}: {reason}; name a node's admin listener with --admin") from error
+        hint = "name a node's admin listener with --admin (https://HOST:PORT if it has TLS)"
+        raise ClientError(f"cannot ask {url}: {reason}; {hint}") from error
     if not isinstance(document, dict):
         raise ClientError(f"{url} is no admin listener of a node")
     return cast("dict[str, Any]", document)
+
+
+def _opener(admin: AdminListener) -> urllib.request.OpenerDirector:
+    # Nobody but the node may see the token, whatever the environment says of proxies.
+    direct = urllib.request.ProxyHandler({}), _NoRedirects
+    if not admin.is_encrypted:
+        return urllib.request.build_opener(*direct)
+    own = admin.certificate
+    context = client_properties.current().tls() if own is None else _only(own)
+    return urllib.request.build_opener(*direct, urllib.request.HTTPSHandler(context=context))
+
+
+def _only(certificate: Path) -> ssl.SSLContext:
+    """Takes the first certificate of the file and nothing else, whatever name it has. Raises OSError, ValueError."""
+    text = certificate.read_text(encoding="ascii", errors="replace")
+    begin, end = text.index(ssl.PEM_HEADER), text.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_verify_locations(cadata=text[begin:end])
+    return context
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from fairlog.cli.admin_client import AdminListener
 from fairlog.cli.errors import ClientError
 from fairlog.config import Settings
+
+
+def token_or_user(settings: Settings, admin: AdminListener, what: str, *, is_own: bool) -> str | None:
+    """The token for the listener `admin`; None if the client properties have a user for it, and nothing says that the
+    data directory is that node's (`is_own`). `what` needs it, for messages. Raises ClientError.
+    """
+    if settings.admin.token is None and not is_own and admin.has_user:
+        return None
+    return token_of(settings, what)
 
 
 def token_of(settings: Settings, what: str) -> str:

@@ -7,7 +7,8 @@
 
 confluent-kafka, with which records are written and read, gets all of it. The commands' own clients, of Kafka's protocol
 and the native one, understand the names above, and refuse a file with others of sasl.*, security.* and ssl.*. Passwords
-are in the file, which is for its owner only, and in no message.
+are in the file, which is for its owner only, and in no message. An admin listener with TLS (https://HOST:PORT) is asked
+in the same way (`fairlog.cli.admin_client`).
 """
 
 from __future__ import annotations
@@ -77,21 +78,27 @@ class ClientProperties:
             raise ClientError(f"sasl.mechanism is one of {', '.join((*_SCRAM, _PLAIN))} for this command")
         return mechanism
 
+    @property
+    def user(self) -> tuple[str, str]:
+        """Name and password. Raises ClientError if one is missing."""
+        name, password = self.values.get("sasl.username", ""), self.values.get("sasl.password", "")
+        if not name or not password:
+            raise ClientError("sasl.username and sasl.password are needed to sign in")
+        return name, password
+
     def secured(self, stream: socket.socket, address: Address) -> socket.socket:
         """The connection, with TLS if there is to be any. Raises ClientError."""
         self._require_understood()
         if self.protocol not in ("ssl", "sasl_ssl"):
             return stream
         try:
-            return self._tls().wrap_socket(stream, server_hostname=address.host)
+            return self.tls().wrap_socket(stream, server_hostname=address.host)
         except (OSError, ValueError) as error:
             raise ClientError(f"no TLS with the broker at {address}: {error}") from error
 
     def sign_in(self, mechanism: str, exchange: Exchange) -> None:
         """Sign in by a SASL exchange. Raises ClientError, also if the broker does not show that it knows the user."""
-        name, password = self.values.get("sasl.username", ""), self.values.get("sasl.password", "")
-        if not name or not password:
-            raise ClientError("sasl.username and sasl.password are needed to sign in")
+        name, password = self.user
         if mechanism == _PLAIN:
             exchange(f"\0{name}\0{password}".encode())
             return
@@ -118,9 +125,11 @@ class ClientProperties:
             if name.startswith(("sasl.", "security.", "ssl.")) and name not in _UNDERSTOOD:
                 raise ClientError(f"this command's client does not understand {name} (--client-properties)")
 
-    def _tls(self) -> ssl.SSLContext:
+    def tls(self) -> ssl.SSLContext:
+        """How servers are known, and what is shown to them. Raises OSError, ClientError."""
         import ssl
 
+        self._require_understood()
         values = self.values
         context = ssl.create_default_context(cafile=values.get("ssl.ca.location"))
         if values.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fairlog.cli.admin_client import at
 from fairlog.cli.cluster_shards import cluster_document
 from fairlog.cli.output import say, show_json, show_table
 
@@ -19,12 +20,12 @@ Examples:
 
 def cluster(
     admin: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="The admin listener of any node (admin.listen).")
+        str, typer.Option(metavar="[https://]HOST:PORT", help="The admin listener of any node (admin.listen).")
     ] = "127.0.0.1:9644",
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Show a cluster of several machines: its nodes, and who owns and copies which shard."""
-    document = cluster_document(admin)
+    document = cluster_document(at(admin))
     if json_:
         show_json(document)
         return

@@ -6,7 +6,8 @@ import time
 from typing import Any
 
 from fairlog.cli import admin_client
-from fairlog.cli.admin_token import token_of
+from fairlog.cli.admin_client import AdminListener
+from fairlog.cli.admin_token import token_or_user
 from fairlog.cli.errors import ClientError, Interrupted
 from fairlog.cli.output import say, show_json, show_table
 from fairlog.config import Settings
@@ -17,9 +18,9 @@ _LOOK_EVERY_S = 0.25
 _COLUMNS = ("shard", "owner", "epoch", "copies", "in sync", "moved to")
 
 
-def show(admin: str, *, json: bool) -> None:
-    """List the shards, as the node sees them."""
-    shards = cluster_document(admin)["shards"]
+def show(admin: AdminListener, settings: Settings, *, is_own: bool, json: bool) -> None:
+    """List the shards, as the node sees them. `settings`, `is_own` as for `move`."""
+    shards = cluster_document(admin, _token_to_see(admin, settings, is_own=is_own))["shards"]
     if json:
         show_json(shards)
     else:
@@ -36,26 +37,27 @@ def _is_in_sync(copy: dict[str, Any]) -> bool:
     return bool(copy["in_sync"])
 
 
-def move(admin: str, settings: Settings, shard: int, node: int | None, *, is_own: bool) -> None:
+def move(admin: AdminListener, settings: Settings, shard: int, node: int | None, *, is_own: bool) -> None:
     """Have a node own a shard, and wait until it does; None: let it be planned with the others again.
 
     `is_own`: the data directory of `settings` is said to be that of the node at `admin`, which may get its token then.
     """
-    cluster_document(admin)
-    asked = admin_client.post(admin, "/api/shards/move", {"shard": shard, "to": node}, _token(settings, is_own=is_own))
+    cluster_document(admin, _token_to_see(admin, settings, is_own=is_own))
+    token = _token(admin, settings, is_own=is_own)
+    asked = admin_client.post(admin, "/api/shards/move", {"shard": shard, "to": node}, token)
     if node is None:
         say(asked["message"])
         return
     try:
-        _wait(admin, shard, node)
+        _wait(admin, token, shard, node)
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted: the move of shard {shard} goes on; see fairlog shard list") from None
     say(f"shard {shard} is served by node {node}")
 
 
-def _wait(admin: str, shard: int, node: int) -> None:
+def _wait(admin: AdminListener, token: str | None, shard: int, node: int) -> None:
     deadline = time.monotonic() + WAIT_S
-    while (missing := _missing(admin, shard, node)) is not None:
+    while (missing := _missing(admin, token, shard, node)) is not None:
         if time.monotonic() > deadline:
             raise ClientError(
                 f"shard {shard} is not node {node}'s after {WAIT_S:.0f} s: {missing}. It moves as soon as it can; see "
@@ -64,10 +66,10 @@ def _wait(admin: str, shard: int, node: int) -> None:
         time.sleep(_LOOK_EVERY_S)
 
 
-def _missing(admin: str, shard: int, node: int) -> str | None:
+def _missing(admin: AdminListener, token: str | None, shard: int, node: int) -> str | None:
     """Why the shard is not served by the node yet; None if it is. Raises ClientError if it is not to be any more."""
     try:
-        document = cluster_document(admin)
+        document = cluster_document(admin, token)
     except ClientError as error:
         return str(error)  # it may be the node that hands the shard over, and has much to do
     found = document["shards"][shard]
@@ -89,18 +91,24 @@ def _missing(admin: str, shard: int, node: int) -> str | None:
     return f"node {found['owner']} has yet to hand it over"
 
 
-def cluster_document(admin: str) -> dict[str, Any]:
+def cluster_document(admin: AdminListener, token: str | None = None) -> dict[str, Any]:
     """What the node says of its cluster. Raises ClientError, also if it is a node of one machine."""
-    document = admin_client.get(admin, "/api/cluster")
+    document = admin_client.get(admin, "/api/cluster", token)
     if "engine" not in document:
         raise ClientError(f"the node at {admin} is not one of several machines: see fairlog shard list")
     return document
 
 
-def _token(settings: Settings, *, is_own: bool) -> str:
-    if settings.admin.token is None and not is_own:
+def _token(admin: AdminListener, settings: Settings, *, is_own: bool) -> str | None:
+    if settings.admin.token is None and not is_own and not admin.has_user:
         raise ClientError(
             "a move needs the admin token of the node that is asked: name its data directory with --data-dir, or set "
             "FAIRLOG_ADMIN_TOKEN"
         )
-    return token_of(settings, "a move")
+    return token_or_user(settings, admin, "a move", is_own=is_own)
+
+
+def _token_to_see(admin: AdminListener, settings: Settings, *, is_own: bool) -> str | None:
+    """A listener without TLS does not ask whoever only looks, or is told who it is by nobody here."""
+    has_one = settings.admin.token is not None or is_own
+    return _token(admin, settings, is_own=is_own) if admin.is_encrypted and has_one else None

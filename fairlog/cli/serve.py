@@ -246,7 +246,8 @@ async def _serve_and_announce(settings: Settings, serve_node: ServeNode, announc
             raise NodeStopped(f"cannot {what}: {error.strerror or error}") from error
         lines = [f"fairlog ready on {ready.advertised}\n"]
         if ready.admin is not None:
-            lines.append(f"fairlog console on http://{ready.admin}/\n")
+            scheme = "https" if settings.admin.protocol.is_encrypted else "http"
+            lines.append(f"fairlog console on {scheme}://{ready.admin}/\n")
         announce("".join(lines))
 
 

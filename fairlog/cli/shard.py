@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from fairlog.cli.admin_client import AdminListener, at, of_settings
 from fairlog.cli.errors import ClientError, Interrupted
 from fairlog.cli.output import say, show_json, show_table
 from fairlog.config import PROCESSES_MAX, Settings
@@ -35,7 +36,7 @@ DataDir = Annotated[
 Admin = Annotated[
     str | None,
     typer.Option(
-        metavar="HOST:PORT",
+        metavar="[https://]HOST:PORT",
         help="The admin listener of any node of a cluster of several machines.",
         show_default="if the data directory is that of such a node, its own",
     ),
@@ -53,7 +54,8 @@ def list_all(data_dir: DataDir = None, admin: Admin = None, json: Json = False) 
 
     settings = _load(data_dir)
     if (of_cluster := _admin_of_cluster(settings, admin)) is not None:
-        cluster_shards.show(of_cluster, json=json)
+        is_own = admin is None or data_dir is not None
+        cluster_shards.show(of_cluster, settings, is_own=is_own, json=json)
         return
     shards = _shards(_checked_directory(settings))
     if json:
@@ -154,13 +156,16 @@ def _load(data_dir: Path | None) -> Settings:
     return load(flags={"data_dir": data_dir})
 
 
-def _admin_of_cluster(settings: Settings, admin: str | None) -> str | None:
+def _admin_of_cluster(settings: Settings, admin: str | None) -> AdminListener | None:
     """The admin listener to ask of a cluster of several machines; None if it is about a node of one machine."""
-    if admin is not None or not _is_of_cluster(settings):
-        return admin
-    if settings.admin.listen is None:
+    if admin is not None:
+        return at(admin)
+    if not _is_of_cluster(settings):
+        return None
+    found = of_settings(settings)
+    if found is None:
         raise ClientError("this node has no admin listener (admin.listen): name that of another one with --admin")
-    return str(settings.admin.listen)
+    return found
 
 
 def _is_of_cluster(settings: Settings) -> bool:

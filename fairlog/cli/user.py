@@ -41,7 +41,9 @@ DataDir = Annotated[
 Admin = Annotated[
     str | None,
     typer.Option(
-        metavar="HOST:PORT", help="The node's admin listener, if it runs.", show_default="as for fairlog serve"
+        metavar="[https://]HOST:PORT",
+        help="The node's admin listener, if it runs.",
+        show_default="as for fairlog serve",
     ),
 ]
 PasswordFile = Annotated[

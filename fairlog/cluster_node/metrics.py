@@ -11,15 +11,19 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from fairlog import __version__
+from fairlog.admin_http.statistics import AdminStatistics
 from fairlog.cluster_node.status import ClusterStatus
 
 _PROCESS = ProcessCollector(registry=None)
 
 
-def exposition(status: ClusterStatus | None, accept: str) -> tuple[bytes, str]:
-    """These, with the process' own, as text, and its content type. `accept` is the scraper's header. Blocks."""
+def exposition(admin: AdminStatistics, status: ClusterStatus | None, accept: str) -> tuple[bytes, str]:
+    """These, with the process' own, as text, and its content type. `accept` is the scraper's header. Blocks.
+
+    `admin` is what the admin listener counts.
+    """
     registry = CollectorRegistry()
-    for collector in (_Collector(status), _PROCESS, GC_COLLECTOR, PLATFORM_COLLECTOR):
+    for collector in (_Collector(admin, status), _PROCESS, GC_COLLECTOR, PLATFORM_COLLECTOR):
         registry.register(collector)
     try:
         encode, content_type = choose_encoder(accept)
@@ -29,7 +33,8 @@ def exposition(status: ClusterStatus | None, accept: str) -> tuple[bytes, str]:
 
 
 class _Collector(Collector):
-    def __init__(self, status: ClusterStatus | None) -> None:
+    def __init__(self, admin: AdminStatistics, status: ClusterStatus | None) -> None:
+        self._admin = admin
         self._status = status
 
     def collect(self) -> Iterator[Metric]:
@@ -39,6 +44,17 @@ class _Collector(Collector):
             info |= {"cluster_id": status.cluster_id, "cluster": status.name, "node_id": str(status.node)}
             yield from _of(status)
         yield InfoMetricFamily("fairlog", "The node", value=info)
+        yield CounterMetricFamily(
+            "fairlog_tls_handshakes_failed",
+            "Connections to the admin listener that were closed because there was no TLS with them",
+            value=self._admin.handshakes_failed,
+        )
+        sign_ins = CounterMetricFamily(
+            "fairlog_sign_ins", "How users have signed in at the admin listener", labels=["mechanism", "outcome"]
+        )
+        for (mechanism, outcome), count in sorted(self._admin.sign_ins.copy().items()):
+            sign_ins.add_metric([mechanism, outcome], count)
+        yield sign_ins
 
 
 def _of(status: ClusterStatus) -> Iterator[Metric]:

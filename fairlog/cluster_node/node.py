@@ -45,7 +45,8 @@ from fairlog.listening import bound_to
 from fairlog.live_settings import LiveSettings
 from fairlog.native.protocol import NativeProtocol
 from fairlog.open_files import raise_open_files_limit
-from fairlog.opening_listeners import open_tls, warn_if_open
+from fairlog.opening_listeners import ADMIN, open_tls, warn_if_open
+from fairlog.security.tls import TlsListener
 from fairlog.user_accounts import StoreAccounts
 from fairlog_types import ShardNumber, StorageFailure
 from shard.directory import shard_directories
@@ -124,7 +125,7 @@ async def _run(
             warn_if_open(settings, bound_to(listeners.doors))
             shown = ListenerAddresses.of(listeners.advertised)
             sight = _Sight()
-            admin = await _open_admin(stack, settings, sight)
+            admin = await _open_admin(stack, settings, sight, tls.get(ADMIN))
             await trio.to_thread.run_sync(remove_leftovers, settings.data_dir)
             engine = await stack.enter_async_context(open_engine(settings))
             stream = await open_stream(engine, METADATA_STREAM)
@@ -158,7 +159,11 @@ async def _run(
                 keep(partial(keep_checked, engine, lambda: [METADATA_STREAM, *map(stream_of, progress)]))
                 placing = Placing(metadata, number, settings.cluster.replicas, said)
                 keep(partial(placing.run, store))
+                live = LiveSettings(replace(settings, node_id=store.node_id), store)
+                keep(live.follow)
+                broker = make_bystander(store, live, listeners.advertised)
                 sight.knows(
+                    StoreAccounts(store, broker.access),
                     store,
                     lambda: look(
                         settings.cluster.name,
@@ -170,9 +175,6 @@ async def _run(
                     ),
                     lambda: said.reports.hears(number, UP_AGE_S),
                 )
-                live = LiveSettings(replace(settings, node_id=store.node_id), store)
-                keep(live.follow)
-                broker = make_bystander(store, live, listeners.advertised)
                 door = Server(broker, [NativeProtocol(broker)])
                 await background.start(door.serve, listeners.doors)
                 log.info("ready", version=__version__, address=str(shown), node=number)
@@ -191,9 +193,17 @@ class _Sight:
 
     def __init__(self) -> None:
         self._known: tuple[ReplicatedStore, Callable[[], ClusterStatus], Callable[[], bool]] | None = None
+        self._accounts: StoreAccounts | None = None
 
-    def knows(self, store: ReplicatedStore, look: Callable[[], ClusterStatus], hears: Callable[[], bool]) -> None:
+    def knows(
+        self,
+        accounts: StoreAccounts,
+        store: ReplicatedStore,
+        look: Callable[[], ClusterStatus],
+        hears: Callable[[], bool],
+    ) -> None:
         """From now on the cluster is known. `hears` says whether the others are heard, if they are up."""
+        self._accounts = accounts
         self._known = store, look, hears
 
     def now(self) -> ClusterStatus | None:
@@ -202,7 +212,7 @@ class _Sight:
 
     def accounts(self) -> StoreAccounts | None:
         """The users; None until the cluster is known."""
-        return None if self._known is None else StoreAccounts(self._known[0])
+        return self._accounts
 
     async def move(self, shard: int, node: int | None) -> MoveAnswer:
         """Ask that a node owns a shard."""
@@ -211,25 +221,29 @@ class _Sight:
         return await move(store, look(), shard, node, hears=hears())
 
 
-async def _open_admin(stack: AsyncExitStack, settings: Settings, sight: _Sight) -> Address | None:
+async def _open_admin(
+    stack: AsyncExitStack, settings: Settings, sight: _Sight, tls: TlsListener | None
+) -> Address | None:
     """Begin to serve health, metrics and the console; answers where. Up first and down last. Raises ConfigError."""
     address = settings.admin.listen
     if address is None:
         return None
     from fairlog.admin_http import assets
     from fairlog.admin_http.cluster_app import make_cluster_app
+    from fairlog.admin_http.statistics import AdminStatistics
     from fairlog.admin_listener import open_admin
     from fairlog.cluster_node import metrics
 
+    statistics = AdminStatistics()
     app = partial(
         make_cluster_app,
         sight.now,
-        metrics.exposition,
+        partial(metrics.exposition, statistics),
         sight.move,
         sight.accounts,
         host_names=settings.admin.hosts,
     )
-    return await open_admin(stack, settings, address, app, page=assets.CLUSTER_PAGE)
+    return await open_admin(stack, settings, address, app, tls, statistics, page=assets.CLUSTER_PAGE)
 
 
 async def _stop_after(stop: trio.Event, failures: list[Exception], run: Callable[[], Awaitable[None]]) -> None:

@@ -1,8 +1,7 @@
 """Where the connections of a node sign in: which mechanisms there are, who the users are, and how much it may cost.
 
-A message of SCRAM takes the event loop less than 1 ms. PLAIN takes a PBKDF2, of some milliseconds. It is computed in a
-thread, one at a time, while the event loop serves others; whoever else signs in by PLAIN waits. It takes as long for a
-user that does not exist.
+A message of SCRAM takes the event loop less than 1 ms. PLAIN takes a PBKDF2, in a thread
+(`fairlog.security.passwords`).
 
 Users are looked up when they sign in, and looked at again whenever the cluster's store changes (`look_again`): of one
 that was deleted, or has another password, the connections are closed.
@@ -17,16 +16,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import trio
-
-from fairlog.security.exchange import Challenge, Exchange, Refused, SignedIn, shown
+from fairlog.security.exchange import Challenge, Exchange, SignedIn
 from fairlog.security.listeners import Listener
-from fairlog.security.made_up import SECRET_BYTES, made_up
 from fairlog.security.mechanisms import OAUTHBEARER, PLAIN, offered
+from fairlog.security.passwords import Passwords
 from fairlog.security.plain import parse_untrusted
 from fairlog.security.scram import ScramExchange
 from fairlog.security.sign_in import Report, SignIn
-from fairlog.security.users import Credential, ScramMechanism, User, is_password_of
+from fairlog.security.users import ScramMechanism, User
 
 _SCRAM = {mechanism.text: mechanism for mechanism in ScramMechanism}
 _NONCE_BYTES = 24
@@ -57,11 +54,8 @@ class SignInDesk:
         and outcome. `token_exchange` begins an exchange of OAUTHBEARER; None if the rules do not name that.
         """
         self._rules = rules
-        self._users = users
-        self._secret = secret
+        self._passwords = Passwords(users, secret)
         self._token_exchange = token_exchange
-        self._no_secret = secrets.token_bytes(SECRET_BYTES)
-        self._checking = trio.CapacityLimiter(1)
         self._open: set[SignIn] = set()
         self.max_reauth_ms = rules.max_reauth_ms
         self._counts = counts
@@ -95,7 +89,9 @@ class SignInDesk:
         scram = _SCRAM.get(mechanism)
         if scram is not None:
             nonce = secrets.token_urlsafe(_NONCE_BYTES)
-            return ScramExchange(scram, partial(self._credential, scram), partial(self._made_up, scram), nonce)
+            return ScramExchange(
+                scram, partial(self._passwords.credential, scram), partial(self._passwords.made_up, scram), nonce
+            )
         if mechanism == OAUTHBEARER:
             assert self._token_exchange is not None, "the rules do not name it"
             return self._token_exchange()
@@ -110,26 +106,10 @@ class SignInDesk:
         """Unix time in milliseconds."""
         return time.time_ns() // 1_000_000
 
-    def _credential(self, mechanism: ScramMechanism, name: str) -> Credential | None:
-        user = self._users().get(name)
-        return None if user is None else user.credentials.get(mechanism)
-
-    def _made_up(self, mechanism: ScramMechanism, name: str) -> Credential:
-        return made_up(self._secret() or self._no_secret, mechanism, name)
-
     async def _check(self, message: bytes) -> SignedIn:
         """See `Exchange.answer`."""
         name, password = parse_untrusted(message)
-        user = self._users().get(name)
-        mechanism = ScramMechanism.SCRAM_SHA_512
-        if user is not None and mechanism not in user.credentials:
-            mechanism = ScramMechanism.SCRAM_SHA_256
-        credential = None if user is None else user.credentials[mechanism]
-        against = credential or self._made_up(mechanism, name)
-        is_right = await trio.to_thread.run_sync(is_password_of, mechanism, against, password, limiter=self._checking)
-        if not is_right or credential is None:
-            raise Refused("there is no such user" if credential is None else "wrong password", shown(name))
-        return SignedIn(b"", name, lambda: self._credential(mechanism, name) == credential)
+        return await self._passwords.check(name, password)
 
 
 class _PlainExchange:

@@ -19,6 +19,9 @@ class SecurityProtocol(Enum):
     SASL_PLAINTEXT = "SASL_PLAINTEXT"
     SASL_SSL = "SASL_SSL"
 
+    def __str__(self) -> str:
+        return self.value
+
     @property
     def is_encrypted(self) -> bool:
         """Whether a TLS handshake comes first."""

@@ -32,8 +32,18 @@ def parse_untrusted(message: bytes) -> NameAndPassword:
         authorization_id, name, password = (part.decode() for part in parts)
     except UnicodeDecodeError:
         raise Refused("a PLAIN message is not UTF-8") from None
-    if not 0 < len(name) <= NAME_CHARACTERS_MAX or not 0 < len(parts[2]) <= PASSWORD_BYTES_MAX:
-        raise Refused("a PLAIN message without a name and a password of a possible length", shown(name))
     if authorization_id not in ("", name):
         raise Refused("somebody else's authorization id", shown(name))
+    return of_possible_lengths_untrusted(name, password)
+
+
+def of_possible_lengths_untrusted(name: str, password: str) -> NameAndPassword:
+    """What may be a name and a password. Raises Refused, also for what is no text in UTF-8."""
+    try:
+        name.encode()
+        password_bytes = len(password.encode())
+    except UnicodeEncodeError:
+        raise Refused("a name or a password with half a character") from None
+    if not 0 < len(name) <= NAME_CHARACTERS_MAX or not 0 < password_bytes <= PASSWORD_BYTES_MAX:
+        raise Refused("a name or a password that is longer than there are, or empty", shown(name))
     return NameAndPassword(name, password)

@@ -217,6 +217,8 @@ def asker(app: ASGIApp) -> Ask:
         body: bytes | list[bytes] = b"",
         *,
         body_ends: bool = True,
+        scheme: str = "http",
+        client: str = "127.0.0.1",
     ) -> Answer:
         path, _, query = path.partition("?")
         parts = body if isinstance(body, list) else [body]
@@ -239,9 +241,9 @@ def asker(app: ASGIApp) -> Ask:
         named = {"host": "127.0.0.1:9644"} | {name.lower(): value for name, value in (headers or {}).items()}
         scope = {
             "type": "http", "http_version": "1.1", "method": method, "path": path, "raw_path": path.encode(),
-            "query_string": query.encode(), "root_path": "", "scheme": "http",
+            "query_string": query.encode(), "root_path": "", "scheme": scheme,
             "headers": [(name.encode(), value.encode("latin-1")) for name, value in named.items()],
-            "client": ("127.0.0.1", 4711), "server": ("127.0.0.1", 9644),
+            "client": (client, 4711), "server": ("127.0.0.1", 9644),
         }  # fmt: skip
         await app(scope, receive, send)
         start = next(message for message in sent if message["type"] == "http.response.start")

@@ -7,7 +7,7 @@ import json
 import pytest
 import trio
 
-from fairlog.admin_http.changing import BODY_BYTES_MAX
+from fairlog.admin_http.request_body import BODY_BYTES_MAX
 from fairlog.admin_http.view import AbortOutcome, Phase
 from tests.admin_http.conftest import TOKEN, TXID, Ask, FakeNode, a_description, a_live
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -14,6 +15,7 @@ from starlette.types import ASGIApp
 from fairlog.admin_http.assets import Asset
 from fairlog.admin_http.cluster_app import make_cluster_app
 from fairlog.admin_http.cluster_view import MoveAnswer, MoveOutcome
+from fairlog.admin_http.statistics import AdminStatistics
 from fairlog.cluster.cluster_memory import ClusterMemory
 from fairlog.cluster.cluster_records import ClusterRecord, NodeNumber, NodeRecord, Ports, cluster_id_of, first_records
 from fairlog.cluster.features import FEATURES
@@ -72,7 +74,13 @@ def app_of(status: ClusterStatus | None, moves: Moves | None = None) -> ASGIApp:
     files = {"/": Asset(b"<!doctype html>", "text/html", '"tag"')}
     move = (moves or Moves()).move
     return make_cluster_app(
-        lambda: status, metrics.exposition, move, lambda: None, token=TOKEN, host_names=(), assets=files
+        lambda: status,
+        partial(metrics.exposition, AdminStatistics()),
+        move,
+        lambda: None,
+        token=TOKEN,
+        host_names=(),
+        assets=files,
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 
 import pytest
 
 from fairlog.admin_http.cluster_app import make_cluster_app
+from fairlog.admin_http.statistics import AdminStatistics
 from fairlog.admin_http.users import change_document
 from fairlog.cluster_node import metrics
 from fairlog.security.made_up import made_up
@@ -34,7 +36,13 @@ def ask(cluster: MemoryCluster) -> Ask:
 
     accounts = StoreAccounts(cluster)  # type: ignore[arg-type]
     app = make_cluster_app(
-        lambda: None, metrics.exposition, no_move, lambda: accounts, token=TOKEN, host_names=(), assets={}
+        lambda: None,
+        partial(metrics.exposition, AdminStatistics()),
+        no_move,
+        lambda: accounts,
+        token=TOKEN,
+        host_names=(),
+        assets={},
     )
     return asker(app)
 

@@ -6,19 +6,33 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
+from cryptography.x509.oid import NameOID
 
 from fairlog.admin_http.cluster_view import MoveAnswer, MoveOutcome
 from fairlog.cli import admin_client, cluster_shards
 from fairlog.cli.errors import ClientError
 from fairlog.cluster_node.status import CopyStatus, ShardStatus
 from fairlog.data_directory import METADATA_COPY
+from fairlog.live_access import LiveAccess
+from fairlog.security.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType, acl_untrusted
+from fairlog.security.client_auth import ClientAuth
+from fairlog.security.principal import ANONYMOUS
+from fairlog.security.principal_rules import PrincipalRules
+from fairlog.security.tls import TlsFiles, TlsListeners
+from fairlog.security_settings import AuthorizerSettings
+from fairlog.user_accounts import StoreAccounts
 from tests.cli.in_process import FairlogCommand
 from tests.cluster_admin import TOKEN, WELL, ClusterAdmin, cluster_status, shard_status
+from tests.kafka.in_memory import MemoryCluster
+from tests.security.certificates import Authority, name_of
+from tests.security.signing_in import add_user
 
 
 @pytest.fixture
@@ -178,7 +192,7 @@ def test_token_goes_to_nobody_but_the_node_that_is_named(
             status, _, errors = fairlog("shard", "list", "--admin", redirecting.address)
             assert (status, "answered 302: Found" in errors) == (1, True), errors
             with pytest.raises(ClientError, match="answered 302: Found"):
-                admin_client.post(redirecting.address, "/api/shards/move", {}, TOKEN)
+                admin_client.post(admin_client.at(redirecting.address), "/api/shards/move", {}, TOKEN)
         assert (redirecting.heard, other.heard) == ([None, f"Bearer {TOKEN}"], [])
 
 
@@ -259,3 +273,97 @@ def test_cluster_is_shown(fairlog: FairlogCommand, admin: ClusterAdmin) -> None:
     assert status == 0
     assert out.startswith("cluster orders (CCCCCCCCCCCCCCCCCCCCCC), seen by node 1; the engine answers\n")
     assert ["2", "3", "3", "owner", "yes", "0"] in [line.split() for line in out.splitlines()]
+
+
+# --- where callers are asked who they are ---------------------------------------------------------------
+
+
+@dataclass
+class Locked:
+    """A cluster's admin listener with TLS, where alice may operate and bob may see."""
+
+    admin: ClusterAdmin
+    directory: Path
+    authority: Authority
+
+    @property
+    def url(self) -> str:
+        return f"https://{self.admin.address}"
+
+    def properties(self, user: str | None, password: str | None = None) -> Path:
+        """A file for --client-properties."""
+        lines = {"security.protocol": "ssl", "ssl.ca.location": self.authority.certificate}
+        if user is not None:
+            shown = password or f"secret of {user}"
+            lines |= {"security.protocol": "sasl_ssl", "sasl.username": user, "sasl.password": shown}
+        file = self.directory / f"{user}.properties"
+        file.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
+        return file
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Iterator[Locked]:
+    authority = Authority(tmp_path / "ca")
+    pair = authority.issue("node", name_of((NameOID.COMMON_NAME, "localhost")))
+    listeners = TlsListeners.load(TlsFiles(pair.certificate, pair.key), {"admin": ClientAuth.NONE}, PrincipalRules())
+    admin = ClusterAdmin(listeners.by_name["admin"], trio.run(_accounts))
+    with admin.served():
+        yield Locked(admin, tmp_path, authority)
+
+
+async def _accounts() -> StoreAccounts:
+    cluster: Any = MemoryCluster()
+    access = LiveAccess(AuthorizerSettings(enable=True, super_users=("User:alice",)), cluster)
+    for name in ("alice", "bob"):
+        await add_user(cluster, name, f"secret of {name}")
+    may_see = acl_untrusted(
+        ResourceType.CLUSTER, CLUSTER_NAME, PatternType.LITERAL, "User:bob", "*", Operation.DESCRIBE, Permission.ALLOW
+    )
+    await access.create([may_see], ANONYMOUS)
+    return StoreAccounts(cluster, access)
+
+
+def test_user_of_the_client_properties_sees_and_moves(fairlog: FairlogCommand, locked: Locked) -> None:
+    """By TLS alone; what is not allowed is said in the node's sentence."""
+    to_node = ("--admin", locked.url)
+    status, _, errors = fairlog("--client-properties", locked.properties(None), "cluster", *to_node)
+    assert (status, "401: sign in first" in errors) == (1, True)
+    as_bob = ("--client-properties", locked.properties("bob"))
+    assert fairlog(*as_bob, "cluster", *to_node)[0] == 0
+    assert fairlog(*as_bob, "shard", "list", *to_node)[0] == 0
+    status, _, errors = fairlog(*as_bob, "shard", "move", 0, "--to", 3, *to_node)
+    assert (status, "403: User:bob may not operate here" in errors) == (1, True)
+    as_alice = ("--client-properties", locked.properties("alice"))
+    assert fairlog(*as_alice, "shard", "move", 0, "--to", 3, *to_node) == (0, "shard 0 is served by node 3\n", "")
+    assert locked.admin.moves == [(0, 3)]
+
+
+def test_token_does_where_callers_are_asked(
+    fairlog: FairlogCommand, locked: Locked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the user of the client properties, who may not exist yet."""
+    monkeypatch.setenv("FAIRLOG_ADMIN_TOKEN", TOKEN)
+    as_nobody = ("--client-properties", locked.properties("nobody"))
+    assert fairlog(*as_nobody, "shard", "list", "--admin", locked.url)[0] == 0
+    assert fairlog(*as_nobody, "shard", "move", 1, "--to", 3, "--admin", locked.url)[0] == 0
+
+
+def test_password_goes_to_nobody_without_the_certificate(fairlog: FairlogCommand, locked: Locked) -> None:
+    """Another CA, or no TLS: nothing is shown."""
+    other = Authority(locked.directory / "other")
+    file = locked.properties("alice")
+    file.write_text(file.read_text().replace(str(locked.authority.certificate), str(other.certificate)))
+    status, _, errors = fairlog("--client-properties", file, "cluster", "--admin", locked.url)
+    assert (status, "CERTIFICATE_VERIFY_FAILED" in errors, "secret of" in errors) == (1, True, False)
+    status, _, errors = fairlog(
+        "--client-properties", locked.properties("alice"), "cluster", "--admin", locked.admin.address
+    )
+    assert (status, "https://HOST:PORT if it has TLS" in errors) == (1, True)
+    without_tls = ClusterAdmin(accounts=trio.run(_accounts))
+    with without_tls.served():
+        status, _, errors = fairlog(
+            "--client-properties", locked.properties("alice"), "cluster", "--admin", without_tls.address
+        )
+    assert (status, "401: sign in first" in errors) == (1, True)
+    status, _, errors = fairlog("cluster", "--admin", "ftp://localhost:1")
+    assert (status, "ftp://localhost:1 is no admin listener" in errors) == (1, True)

@@ -130,6 +130,15 @@ def test_client_auth_is_that_of_all_or_of_single_listeners() -> None:
             {"listen": "SASL_PLAINTEXT://h:1", "sasl.mechanisms": "PLAIN"},
             "the listener SASL_PLAINTEXT asks who clients are and offers nothing to sign in with: PLAIN",
         ),
+        (
+            {"admin.protocol": "SSL", "tls.key": ""},
+            "the admin listener has TLS (admin.protocol), and tls.key is not set",
+        ),
+        (
+            {"admin.protocol": "sasl_plaintext"},
+            "the admin listener is to be sent passwords without TLS (admin.protocol = SASL_PLAINTEXT)",
+        ),
+        ({"admin.protocol": "TLS"}, "admin.protocol = 'TLS' in the flag --admin-protocol: one of PLAINTEXT, SSL, "),
         ({"listen": "A://h:1,B://h:1", "security.protocols": "A:SSL,B:SSL"}, "listen of B (h:1) and listen of A (h:1)"),
     ],
 )

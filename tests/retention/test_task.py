@@ -362,9 +362,11 @@ async def test_copy_that_another_node_owns_is_compacted_and_nothing_else(
     tmp_path: Path, patient_clock: trio.testing.MockClock
 ) -> None:
     """What is too old goes when the owner says so."""
-    async with retention_over(
-        tmp_path, EAGER | {"cleanup.policy": "compact,delete"}, timeout_s=1e6, check_interval_ms=100, clean_interval_ms=100
-    ) as (run, retention):
+    both = EAGER | {"cleanup.policy": "compact,delete"}
+    async with retention_over(tmp_path, both, timeout_s=1e6, check_interval_ms=100, clean_interval_ms=100) as (
+        run,
+        retention,
+    ):
         await write(run, A, *[[(b"key", b"%d" % number)] for number in range(30)], timestamp_ms=1)
         with trio.move_on_after(1):
             await retention.run_on_copy()

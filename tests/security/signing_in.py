@@ -15,7 +15,7 @@ from fairlog.kafka.server import Server
 from fairlog.listening import Door
 from fairlog.security.listeners import PLAIN, Listener, SecurityProtocol
 from fairlog.security.user_changes import Change
-from fairlog.security.users import ScramMechanism, credential_of, salted
+from fairlog.security.users import Credential, ScramMechanism, credential_of, salted
 from fairlog.user_accounts import StoreAccounts
 from tests.kafka.serving import framed
 
@@ -29,18 +29,19 @@ UNSUPPORTED_MECHANISM, ILLEGAL_STATE, FAILED = 33, 34, 58
 SHA_256, SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
 
 
-async def add_user(cluster: Any, name: str, password: str, *, iterations: int = 4096) -> None:
-    """Or give the user another password."""
-    changes = []
+def credentials_of(password: str, *, iterations: int = 4096) -> dict[ScramMechanism, Credential]:
+    """What is kept of a password."""
+    found = {}
     for mechanism in ScramMechanism:
         salt = os.urandom(32)
-        changes.append(
-            Change(
-                name,
-                mechanism,
-                credential_of(mechanism, salted(mechanism, password, salt, iterations), salt, iterations),
-            )
-        )
+        found[mechanism] = credential_of(mechanism, salted(mechanism, password, salt, iterations), salt, iterations)
+    return found
+
+
+async def add_user(cluster: Any, name: str, password: str, *, iterations: int = 4096) -> None:
+    """Or give the user another password."""
+    credentials = credentials_of(password, iterations=iterations)
+    changes = [Change(name, mechanism, credential) for mechanism, credential in credentials.items()]
     outcome = await StoreAccounts(cluster).change(lambda _: changes, by="test")
     assert not outcome.refused
 

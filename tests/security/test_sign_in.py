@@ -308,7 +308,7 @@ async def test_many_wrong_passwords_do_not_keep_others_waiting(connect, server, 
 
     async with connect() as alice:
         await alice.scram("alice", PASSWORD)
-        monkeypatch.setattr("fairlog.security.desk.is_password_of", check_slowly)
+        monkeypatch.setattr("fairlog.security.passwords.is_password_of", check_slowly)
 
         async def guess() -> None:
             async with connect() as peer:

@@ -1,13 +1,15 @@
-// Aborting a transaction: asked twice, with the token, and only the transaction that was looked at.
+// Aborting a transaction: asked twice, with the token or by a user who may, and only the transaction that was looked at.
 
 import * as api from "./api.js";
 import { setText, show } from "./dom.js";
 import { many } from "./format.js";
 import { tell } from "./notices.js";
+import { askAgain, needsToken } from "./signing_in.js";
 
 const dialog = document.getElementById("abort");
 const ask = document.getElementById("abort-ask");
 const sure = document.getElementById("abort-sure");
+const withToken = document.getElementById("abort-with-token");
 const token = document.getElementById("abort-token");
 const trouble = document.getElementById("abort-trouble");
 
@@ -26,9 +28,10 @@ export function askToAbort(transaction, button) {
     document.getElementById("abort-consequence"),
     `${holds} of ${asked.transactional_id} will be thrown away. No reader has seen any of them.`,
   );
+  show(withToken, needsToken());
   step(ask);
   dialog.showModal();
-  (token.value ? ask.querySelector("[data-cancel]") : token).focus();
+  (token.value || !needsToken() ? ask.querySelector("[data-cancel]") : token).focus();
 }
 
 function step(form) {
@@ -45,7 +48,7 @@ function complain(sentence) {
 
 ask.addEventListener("submit", (event) => {
   event.preventDefault();
-  if (!token.value.trim()) {
+  if (needsToken() && !token.value.trim()) {
     complain("The admin token is needed.");
     token.focus();
     return;
@@ -60,7 +63,7 @@ sure.addEventListener("submit", async (event) => {
   const button = sure.querySelector("[type=submit]");
   button.disabled = true;
   try {
-    await api.abort(asked.transactional_id, asked.transaction, token.value.trim());
+    await api.abort(asked.transactional_id, asked.transaction, needsToken() ? token.value.trim() : null);
     dialog.close();
     tell(`The transaction of ${asked.transactional_id} is aborted: nothing of it will ever be visible.`);
   } catch (error) {
@@ -69,6 +72,7 @@ sure.addEventListener("submit", async (event) => {
       complain("The node does not answer. Whether the transaction was aborted will be seen in the list.");
     } else {
       if (error.status === 401 || error.status === 403) {
+        askAgain();
         token.value = "";
         token.focus();
       }

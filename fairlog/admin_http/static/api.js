@@ -20,7 +20,7 @@ async function call(path, options = {}) {
   try {
     response = await fetch(path, {
       ...options,
-      credentials: "omit",
+      credentials: "same-origin",
       cache: "no-store",
       signal: AbortSignal.timeout(PATIENCE_MS),
     });
@@ -56,10 +56,20 @@ export async function health() {
   }
 }
 
+/** `token` is null for who has signed in. */
 export function abort(transactionalId, transaction, token) {
-  return call("/api/transactions/abort", {
+  const shown = token === null ? {} : { authorization: `Bearer ${token}` };
+  return change("/api/transactions/abort", { transactional_id: transactionalId, transaction }, shown);
+}
+
+export const me = () => call("/api/me");
+export const signIn = (user, password) => change("/api/sign-in", { user, password });
+export const signOut = () => change("/api/sign-out", {});
+
+function change(path, document, headers = {}) {
+  return call(path, {
     method: "POST",
-    headers: { "content-type": "application/json", authorization: `Bearer ${token}` },
-    body: JSON.stringify({ transactional_id: transactionalId, transaction }),
+    headers: { "content-type": "application/json", ...headers },
+    body: JSON.stringify(document),
   });
 }

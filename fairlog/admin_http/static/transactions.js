@@ -6,6 +6,7 @@ import { element, reconcile, setText, show } from "./dom.js";
 import { age, bytes, count, duration, many, rate, timeOfDay } from "./format.js";
 import { announce } from "./notices.js";
 import { holdings, placements } from "./places.js";
+import { mayOperate } from "./signing_in.js";
 import { fromAges, fromStarts, track } from "./track.js";
 
 /** Younger ones come and go between two looks; they are counted, and not shown one by one. */
@@ -102,7 +103,7 @@ function liveCard() {
     setText(id, item.transactional_id);
     setText(badge, item.hung ? "hung" : open ? "open" : item.state === "DECIDED" ? "copying" : "committing");
     card.dataset.kind = item.hung ? "hung" : "live";
-    show(button, open);
+    show(button, open && mayOperate());
     button.setAttribute("aria-label", `Abort the transaction of ${item.transactional_id} …`);
     setText(facts, facets(item, laterMs).join(" · "));
     way.update(fromAges(item.steps, laterMs), true);

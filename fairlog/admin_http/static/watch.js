@@ -4,6 +4,7 @@ import * as api from "./api.js";
 import { setText } from "./dom.js";
 import { timeOfDay } from "./format.js";
 import { announce, setTrouble } from "./notices.js";
+import { askAgain, mayLook } from "./signing_in.js";
 import { PILLS } from "./states.js";
 
 const LOOK_MS = 1000;
@@ -28,7 +29,8 @@ export function watch(ask, what = () => null) {
     let next = LOOK_MS;
     const before = what();
     try {
-      await ask();
+      if (await mayLook()) await ask();
+      else seen(await api.health());
     } catch (error) {
       next = LOOK_AGAIN_MS;
       await stumble(error);
@@ -55,6 +57,7 @@ export function seen(itsHealth, trouble = null) {
 async function stumble(error) {
   document.body.classList.add("stale");
   if (error instanceof api.Refused) {
+    if (error.status === 401 || error.status === 403) askAgain();
     try {
       state(await api.health());
       return;
