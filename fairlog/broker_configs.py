@@ -95,6 +95,9 @@ def _protocols(settings: Settings) -> str:
 
 GROUP_SEPARATOR = "fairlog.transaction.group.separator"
 
+AUTHORIZER = "fairlog.security.authorizer.Authorizer"
+"""What `authorizer.class.name` is with an authorizer: admin tools ask whether it is anything."""
+
 _ROWS = (
     _of_setting("auto.create.topics.enable", ConfigType.BOOLEAN, "topics.auto_create"),
     _of_setting(TRANSACTIONS, ConfigType.STRING, "topics.transactions"),
@@ -157,9 +160,21 @@ _ROWS = (
     _of_setting("ssl.principal.mapping.rules", ConfigType.STRING, "tls.principal_rules"),
     _retention_in(60_000, "log.retention.minutes", "minutes"),
     _retention_in(3_600_000, "log.retention.hours", "hours"),
-    _always(
-        "authorizer.class.name", ConfigType.STRING, "", "There are no ACLs: whoever can connect may do everything."
+    BrokerConfig(
+        "authorizer.class.name",
+        ConfigType.STRING,
+        KEYS["authorizer.enable"].doc,
+        lambda settings: AUTHORIZER if settings.authorizer.enable else "",
+        "authorizer.enable",
     ),
+    BrokerConfig(
+        "super.users",
+        ConfigType.STRING,
+        KEYS["authorizer.super_users"].doc,
+        lambda settings: ";".join(settings.authorizer.super_users),
+        "authorizer.super_users",
+    ),
+    _of_setting("allow.everyone.if.no.acl.found", ConfigType.BOOLEAN, "authorizer.allow_everyone_if_no_acl_found"),
     _always("group.consumer.assignors", ConfigType.LIST, "uniform,range", "The first is for groups that do not say."),
     _always(
         "group.consumer.migration.policy",
@@ -171,7 +186,13 @@ _ROWS = (
     _always("delete.topic.enable", ConfigType.BOOLEAN, "true", "Topics can be deleted."),
     _always("log.cleaner.enable", ConfigType.BOOLEAN, "true", "Topics with cleanup.policy compact are compacted."),
     _always("log.cleaner.threads", ConfigType.INT, "1", "One thread cleans, one partition after the other."),
-    _always("sasl.enabled.mechanisms", ConfigType.LIST, "", "There is no SASL: clients do not log in."),
+    BrokerConfig(
+        "sasl.enabled.mechanisms",
+        ConfigType.LIST,
+        KEYS["sasl.mechanisms"].doc,
+        lambda settings: ",".join(settings.sasl.mechanisms),
+        "sasl.mechanisms",
+    ),
     _always(
         "transaction.partition.verification.enable",
         ConfigType.BOOLEAN,

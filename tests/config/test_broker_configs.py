@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlog.broker_configs import BROKER_CONFIGS, BrokerConfig, settings_with
+from fairlog.broker_configs import AUTHORIZER, BROKER_CONFIGS, BrokerConfig, settings_with
 from fairlog.config import KEYS, ConfigError, Settings
 from fairlog.config_sources import load
 from fairlog.topic_configs import ConfigType
@@ -78,10 +78,18 @@ def test_broker_configs_have_the_names_that_admin_tools_look_for() -> None:
         "offset.metadata.max.bytes": "4096",
         "offsets.retention.check.interval.ms": "600000",
         "offsets.retention.minutes": "60",
-        "sasl.enabled.mechanisms": "",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN",
         "transaction.partition.verification.enable": "true",
     }
     assert {name: value(name, settings) for name in expected} == expected
+
+
+def test_broker_configs_say_whether_there_are_acls_and_who_may_everything() -> None:
+    """Admin tools offer ACLs only where there is an authorizer."""
+    rows = ("authorizer.class.name", "super.users", "allow.everyone.if.no.acl.found")
+    assert [value(name, Settings()) for name in rows] == ["", "", "false"]
+    settings = with_settings(authorizer__enable=True, authorizer__super_users=("User:a", "User:b"))
+    assert [value(name, settings) for name in rows] == [AUTHORIZER, "User:a;User:b", "false"]
 
 
 @pytest.mark.parametrize("row", [row for row in BROKER_CONFIGS.values() if row.dynamic], ids=lambda row: row.name)
