@@ -246,7 +246,9 @@ class ClientSecurity:
         assert mechanism is not None, "nobody is to sign in"
         if mechanism == OAUTHBEARER:
             token, _ = _token_in(_file_of(self.settings[_TOKEN_URL]))
-            exchange(f"n,,\1auth=Bearer {token}\1\1".encode())
+            if exchange(f"n,,\1auth=Bearer {token}\1\1".encode()):
+                exchange(b"\1")  # RFC 7628: a refusal is told, and comes when that was read
+                raise SecurityRefused("the broker does not take the token")
             return
         name, password = self.settings["sasl.username"], self.settings["sasl.password"]
         if mechanism == PLAIN:
