@@ -6,9 +6,12 @@ And each says clearly that a password is wrong.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import ssl
 import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +22,12 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AclOperation, NewTopic, ResourceType
 
+from fairlog.cli import client_properties
 from scripts import kcat
 from tests.engines import franz
 from tests.engines.jvm import CLIENTS_3, CLIENTS_4, Engine
 from tests.engines.programs import Conversation, Workers
+from tests.examples.orders_program import EXAMPLE, PreparedProducer
 from tests.security.locked import WAIT_S, LockedNode, locked_node
 
 with warnings.catch_warnings():
@@ -40,7 +45,8 @@ LONG_S = 60.0
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LockedNode]:
-    with locked_node(tmp_path_factory.mktemp("locked")) as locked:
+    two_phases = {"FAIRLOG_TRANSACTIONS_TWO_PHASE_COMMIT_ENABLE": "true"}
+    with locked_node(tmp_path_factory.mktemp("locked"), **two_phases) as locked:
         locked.add(USER)
         everything = (AclOperation.READ, AclOperation.WRITE)
         for kind in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID):
@@ -221,6 +227,27 @@ def test_franz_go(locked: LockedNode, topic: str, tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("FRANZ_PASSWORD", "wrong")
     with Conversation(franz.command("produce", locked.address, topic), tmp_path / "wrong.log") as producer:
         assert "SASL_AUTHENTICATION_FAILED" in producer.refused("begin")["error"]
+
+
+def test_examples_take_a_file_of_properties(locked: LockedNode) -> None:
+    """As the commands do, by the same variable."""
+    properties = locked.file("admin")
+    program = Path(EXAMPLE).parent / "flights" / "load.py"
+    loaded = subprocess.run(
+        [sys.executable, str(program), "--bootstrap", locked.address],
+        env=os.environ | {"FAIRLOG_CLIENT_PROPERTIES": str(properties)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert loaded.returncode == 0, loaded.stderr
+    assert loaded.stdout.startswith("3,614 flights")
+    security = client_properties.read(properties).security
+    producer = PreparedProducer(locked.address, "of-two-phases", security)
+    with contextlib.closing(producer):
+        assert producer.take_over() is None
+        producer.send("flights", b"value")
+        producer.end(commit=True)
 
 
 def transformed_by(command: list[str], locked: LockedNode, topic: str, directory: Path) -> None:
