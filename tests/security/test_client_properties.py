@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fairlog.cli import user
+from fairlog.cli import pipeline, user
 from fairlog.cli.client_properties import ClientProperties, read
 from fairlog.cli.errors import ClientError
 from fairlog.config_values import Address
+from pyspark_fairlog.pipeline.plan import Pipeline
+from tests.cli.in_process import fairlog_command
 
 HERE = Address("127.0.0.1", 9092)
 SCRAM = {"security.protocol": "sasl_ssl", "sasl.mechanism": "SCRAM-SHA-256"}
@@ -74,3 +76,19 @@ def test_file_of_kafkas_own_tools_is_taken(tmp_path: Path) -> None:
 def test_names_that_are_not_understood_are_refused(name: str) -> None:
     with socket.socket() as stream, pytest.raises(ClientError, match=f"{name} is not understood"):
         ClientProperties({name: "ssl"}).secured(stream, HERE)
+
+
+def test_pipeline_hands_the_settings_on_to_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those about security; its own are the options of the command."""
+    planned: list[Pipeline] = []
+    monkeypatch.setattr(pipeline, "_run", lambda plan, _conf: planned.append(plan))
+    file = tmp_path / "client.properties"
+    settings = {**SCRAM, "sasl.username": "alice", "sasl.password": "secret"}
+    lines = [f"{name}={value}\n" for name, value in {**settings, "client.id": "me"}.items()]
+    file.write_text("".join(lines), encoding="utf-8")
+    step = ("--from", "orders", "--raw", "--sql", "SELECT * FROM orders", "--to", "totals")
+    code, _, error = fairlog_command(monkeypatch, capsys)("--client-properties", file, "pipeline", *step)
+    assert code == 0, error
+    assert [each.client for each in planned] == [settings]

@@ -200,21 +200,14 @@ def test_kcat(locked: LockedNode, topic: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", [CLIENTS_4, CLIENTS_3], ids=str)
 def test_java(locked: LockedNode, topic: str, engine: Engine, tmp_path: Path) -> None:
-    """Consume, transform, produce: a member of a group whose offsets are in its transactions."""
+    """Consume, transform, produce: a member of a group whose offsets are in its transactions.
+
+    With a wrong password Java's client is in `tests/engines/test_tools_locked.py`.
+    """
     engine.require()
     settings = [f"{name}={value}" for name, value in locked.java(USER).items()]
     words = ["Transform", locked.address, topic, f"{topic}-out", topic, topic, "classic", *settings]
     transformed_by(engine.command(*words), locked, topic, tmp_path)
-
-
-def test_java_with_a_wrong_password(locked: LockedNode, topic: str, tmp_path: Path) -> None:
-    CLIENTS_4.require()
-    settings = {"bootstrap.servers": locked.address, "transactional.id": topic, **locked.java(USER, password="wrong")}
-    command = CLIENTS_4.command("ProducerDriver", *(f"{name}={value}" for name, value in settings.items()))
-    with Conversation(command, tmp_path / "producer.log") as producer:
-        refused = producer.refused("init")
-    assert refused["error"] == "SaslAuthenticationException"
-    assert "invalid credentials" in refused["message"]
 
 
 def test_franz_go(locked: LockedNode, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
