@@ -20,6 +20,11 @@ from confluent_kafka import admin as confluent_admin
 
 from fairlog_client_security import ClientSecurity
 from pyspark_fairlog.native import Native, NativeError
+from pyspark_fairlog.options import Partition, read_options
+from pyspark_fairlog.planning import Range
+from pyspark_fairlog.reading import read_range
+from pyspark_fairlog.sink_options import parse
+from pyspark_fairlog.writing import _Lane
 from tests.cli.in_process import fairlog_command
 from tests.engines.jvm import PLATFORM
 from tests.engines.test_tools import MAIN
@@ -147,6 +152,15 @@ def test_commands_and_sparks_client_read_a_file(
         assert code == 0, error
     with Native.connect(address(node), security=security) as native:
         assert native.topics()["commands"] == 1
+    options = {"kafka.bootstrap.servers": address(node), **{f"kafka.{name}": value for name, value in settings.items()}}
+    lane = _Lane("lane", parse(options, streaming=False), "commands")
+    lane.write(iter([("commands", b"value", None, 0)]))
+    lane.flush()
+    lane._producer.commit_transaction(WAIT_S)
+    (rows,) = read_range(
+        read_options({**options, "subscribe": "commands"}), ["value"], Range(Partition("commands", 0), 0, 1)
+    )
+    assert rows.column("value").to_pylist() == [b"value"]
     file.write_text(token(key=OTHER), encoding="ascii")
     for command in (("topic", "list"), ("sink", "list")):
         code, _, error = run(*command)
