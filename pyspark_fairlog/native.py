@@ -17,16 +17,21 @@ breaks, so does the whole `Native`.
 A broker that is cut off from the others hangs up, and knows of no other one. So whoever connects anew after a
 connection has broken begins at the next address of the list: the process remembers which one that is.
 
-It stands on the standard library and cbor2 alone, so that executors need nothing of the node. The command line has a
-client of its own (`fairlog/cli/native_client.py`), because the node's package must not need this one, which is Spark's.
+Every connection, also one to a broker that was named by another, is what `ClientSecurity` says: over TLS, and signed in
+before the first request. Where the node says that a session ends, the client signs in again before it does (KIP-368).
 
-What it does not do: several requests under way, TLS, a thread-safe connection.
+It stands on the standard library and cbor2 alone, and on scramp to sign in by SCRAM, so that executors need nothing of
+the node. The command line has a client of its own (`fairlog/cli/native_client.py`), because the node's package must not
+need this one, which is Spark's.
+
+What it does not do: several requests under way, a thread-safe connection.
 """
 
 from __future__ import annotations
 
 import re
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Iterable, Sequence
@@ -35,6 +40,8 @@ from types import TracebackType
 from typing import TypeAlias, TypeVar, cast
 
 import cbor2
+
+from fairlog_client_security import ClientSecurity, SecurityRefused
 
 PREAMBLE = b"FLG1"
 """Sent first, by both sides. Its last byte is the protocol's version."""
@@ -59,6 +66,12 @@ LIST_TRIES = 5
 REDIRECTED_MAX = 3
 """So often a request is sent on to the broker that is named as the right one."""
 
+AGAIN_MIN_S = 1.05
+"""The node takes a client that signs in again a second after the last time at the soonest."""
+
+AGAIN_AT = 0.8
+"""So much of a session is over when the client signs in again, as in Kafka's clients at the latest."""
+
 _LENGTH = struct.Struct(">I")
 
 T = TypeVar("T")
@@ -68,7 +81,11 @@ _begins: dict[str, int] = {}
 
 
 class NativeError(Exception):
-    """The node has refused a request, or cannot tell whether it had an effect (`kind` is "effect-unknown")."""
+    """The node has refused a request, or cannot tell whether it had an effect (`kind` is "effect-unknown").
+
+    Also if the two do not come to know each other (`kind` is "sign-in-failed", or "not-secured" if it is the client who
+    refuses): to try again would not help.
+    """
 
     def __init__(self, kind: str, sentence: str, address: tuple[str, int] | None = None) -> None:
         super().__init__(kind, sentence)
@@ -186,9 +203,12 @@ class SinkDescription:
 class Native:
     """A connection to one node; a context manager that closes it. Use `connect`."""
 
-    def __init__(self, stream: socket.socket, address: str, timeout_s: float) -> None:
+    def __init__(self, stream: socket.socket, address: str, timeout_s: float, security: ClientSecurity) -> None:
         self._stream = stream
         self._address = address
+        self._security = security
+        self._sign_in_again_s: float | None = None
+        """By the monotonic clock."""
         self._next: tuple[str, int] | None = None
         """The list of nodes that it is of, and the number of the address behind its own."""
         self.answer_s = timeout_s
@@ -200,12 +220,13 @@ class Native:
         self._others: dict[tuple[str, int], Native] = {}
 
     @classmethod
-    def connect(cls, bootstrap: str, *, timeout_s: float = 10) -> Native:
-        """Connect to the first node of `bootstrap` ("host:port[,host:port]") that answers.
+    def connect(cls, bootstrap: str, *, timeout_s: float = 10, security: ClientSecurity = ClientSecurity()) -> Native:
+        """Connect to the first node of `bootstrap` ("host:port[,host:port]") that answers, and sign in.
 
         It begins behind the address whose connection broke last, if one did, and goes round.
         `timeout_s` is for connecting, and for each answer later. Raises ConnectionError with a sentence that says of
-        each address what is wrong, and ValueError if `bootstrap` is not a list of addresses.
+        each address what is wrong; NativeError, at once, if one does not let the client in, or is none that the client
+        trusts; and ValueError if `bootstrap` is not a list of addresses.
         """
         failures: list[str] = []
         addresses = list(enumerate(_addresses(bootstrap)))
@@ -220,10 +241,12 @@ class Native:
             except UnicodeError:
                 failures.append(f"cannot reach {address}: that is no name of a host")
                 continue
-            native = cls(stream, address, timeout_s)
+            native = cls(stream, address, timeout_s, security)
             native._next = bootstrap, (number + 1) % len(addresses)
             try:
+                native._secure(host)
                 native._greet()
+                native._sign_in()
             except ConnectionError as error:
                 native.close()
                 failures.append(str(error))
@@ -251,11 +274,12 @@ class Native:
             return False
         try:
             self._stream.setblocking(False)
-            self._stream.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
+            self._stream.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
             return True
         except OSError:
-            return False
+            pass
+        self._broken = True  # a byte of what it has said, if it has, is lost
         return False
 
     def __enter__(self) -> Native:
@@ -427,10 +451,48 @@ class Native:
             return self
         if address not in self._others:
             host, port = address
-            self._others[address] = Native.connect(_text_of(host, port), timeout_s=self.answer_s)
+            self._others[address] = Native.connect(
+                _text_of(host, port), timeout_s=self.answer_s, security=self._security
+            )
         other = self._others[address]
         other.answer_s = self.answer_s
         return other
+
+    # --- who is who -------------------------------------------------------------------------------
+
+    def _secure(self, host: str) -> None:
+        try:
+            self._stream = self._security.secured(self._stream, host)
+        except SecurityRefused as refused:
+            raise NativeError("not-secured", f"{self._address}: {refused}") from refused
+        except OSError as error:
+            raise ConnectionError(
+                f"no TLS with {self._address}: {error.strerror or error}; does it listen with TLS, and take the "
+                "client's certificate?"
+            ) from error
+
+    def _sign_in(self) -> None:
+        """Show who the client is, if it is to. Raises NativeError, ConnectionError."""
+        mechanism = self._security.mechanism
+        if mechanism is None:
+            return
+        named = {"mechanism": mechanism}
+        answer: dict[str, object] = {}
+
+        def exchange(message: bytes) -> bytes:
+            nonlocal answer
+            answer = self._exchange_checked("sign-in", {"message": message.decode(), **named})
+            named.clear()
+            return _get(answer, "message", str).encode()
+
+        try:
+            self._security.sign_in(exchange)
+        except SecurityRefused as refused:
+            raise NativeError("not-secured", f"{self._address}: {refused}") from refused
+        except NativeError as refusal:
+            raise NativeError(refusal.kind, f"{self._address} does not let the client in: {refusal.sentence}") from None
+        lifetime_s = _get(answer, "lifetime_ms", int) / 1000
+        self._sign_in_again_s = time.monotonic() + max(AGAIN_MIN_S, AGAIN_AT * lifetime_s) if lifetime_s > 0 else None
 
     # --- frames ---------------------------------------------------------------------------------
 
@@ -441,7 +503,7 @@ class Native:
         except OSError as error:
             raise ConnectionError(
                 f"{self._address} does not answer as a Fairlog node does: {error.strerror or error}; is it one, "
-                "and new enough for the native protocol?"
+                f"new enough for the native protocol, and is kafka.security.protocol {self._security.protocol} there?"
             ) from error
         if answer != PREAMBLE:
             raise ConnectionError(
@@ -451,6 +513,11 @@ class Native:
 
     def _ask(self, op: str, arguments: dict[str, object]) -> dict[str, object]:
         """Send a request, wait for its answer. Raises NativeError, ConnectionError."""
+        if self._sign_in_again_s is not None and time.monotonic() >= self._sign_in_again_s:
+            self._sign_in()
+        return self._exchange_checked(op, arguments)
+
+    def _exchange_checked(self, op: str, arguments: dict[str, object]) -> dict[str, object]:
         if self._broken:
             raise ConnectionError(f"the connection to {self._address} is closed; connect anew")
         self._id += 1

@@ -6,7 +6,8 @@ somewhere else. A name that nobody knows is refused if it is nearly one that we 
 hands its own options (`checkpointLocation`) to every source. Names are compared without regard to case, as Spark does.
 
 `kafka.*` goes to librdkafka, whose settings mostly have the names of the Java client's; the few that have another
-name are translated, and those that would break what the source promises are refused.
+name are translated, and those that would break what the source promises are refused. What they say about security goes
+to the connections of the native protocol as well (`fairlog_client_security.py`); no message and no `repr` has it.
 
 Pure: text in, values out; everything that is wrong raises OptionRefused with a sentence for the user.
 """
@@ -17,9 +18,13 @@ import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, NoReturn, TypeGuard, cast
+
+from fairlog_client_security import ClientSecurity, SecurityRefused, by_librdkafkas_names
+
+_KAFKA = "kafka."
 
 Config = Mapping[str, str]
 """librdkafka's settings."""
@@ -72,9 +77,8 @@ READ_FORBIDDEN: Mapping[str, str] = {
     "max.poll.interval.ms": _GROUPS,
 }
 JAVA_ONLY: Mapping[str, str] = {
-    "ssl.truststore.location": "librdkafka takes PEM files: `kafka.ssl.ca.location`",
-    "ssl.truststore.password": "librdkafka takes PEM files: `kafka.ssl.ca.location`",
-    "sasl.jaas.config": "librdkafka takes `kafka.sasl.username` and `kafka.sasl.password`",
+    "ssl.truststore.password": "a PEM file of certificates has none: `kafka.ssl.ca.location`",
+    "ssl.keystore.password": "the key in a PEM file has one of its own: `kafka.ssl.key.password`",
     "buffer.memory": "librdkafka takes kilobytes: `kafka.queue.buffering.max.kbytes`",
     "partitioner.class": "librdkafka has no Java classes; the column `partition` says where a row goes",
     "max.block.ms": "a task waits for the node until the batch's transaction times out; leave it out",
@@ -159,7 +163,8 @@ class ReadOptions:
     fail_on_data_loss: bool
     headers: bool
     patience_ms: int
-    client: Config
+    client: Config = field(repr=False)
+    security: ClientSecurity = ClientSecurity()
 
     def batch_starting(self) -> Bound:
         """Where a batch read begins: at the earliest records unless told otherwise."""
@@ -195,7 +200,8 @@ class WriteOptions:
     """The consumer group under which the source's progress is shown."""
     batch: int | None
     """The number of the micro-batch that a batch write is part of."""
-    client: Config
+    client: Config = field(repr=False)
+    security: ClientSecurity = ClientSecurity()
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -208,6 +214,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         if name not in READING and name in given:
             raise OptionRefused(f"the option {name} is for writing; a reader does not know it")
     selection = _selection(given)
+    client, security = _client(given, READ_FORBIDDEN)
     return ReadOptions(
         bootstrap=_bootstrap(given),
         selection=selection,
@@ -218,7 +225,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         fail_on_data_loss=_flag(given, "failOnDataLoss", otherwise=True),
         headers=_flag(given, "includeHeaders", otherwise=False),
         patience_ms=_count(given, "kafkaConsumer.pollTimeoutMs") or POLL_TIMEOUT_MS,
-        client=_client(given, READ_FORBIDDEN),
+        client=client,
+        security=security,
     )
 
 
@@ -231,13 +239,15 @@ def write_options(options: Mapping[str, str], *, forbidden: Mapping[str, str]) -
     for name in READING:
         if name not in WRITING and name in given:
             raise OptionRefused(f"the option {name} is for reading; a writer does not know it")
+    client, security = _client(given, forbidden)
     return WriteOptions(
         bootstrap=_bootstrap(given),
         topic=_name(given, "topic"),
         transactional_id=_name(given, "transactionalId"),
         commit_group=_name(given, "commitGroup"),
         batch=_micro_batch(given),
-        client=_client(given, forbidden),
+        client=client,
+        security=security,
     )
 
 
@@ -421,19 +431,23 @@ def _name(given: _Given, name: str) -> str | None:
     return text
 
 
-def _client(given: _Given, forbidden: Mapping[str, str]) -> Config:
+def _client(given: _Given, forbidden: Mapping[str, str]) -> tuple[Config, ClientSecurity]:
     client: dict[str, str] = {}
     for name in given:
-        if not name.startswith("kafka.") or name == BOOTSTRAP:
+        if not name.startswith(_KAFKA) or name == BOOTSTRAP:
             continue
-        setting, value = name.removeprefix("kafka."), given.get(name) or ""
+        setting, value = name.removeprefix(_KAFKA), given.get(name) or ""
         if setting in forbidden or setting in JAVA_ONLY:
             why = forbidden.get(setting) or JAVA_ONLY[setting]
             raise OptionRefused(f"the option kafka.{setting} cannot be set: {why}")
         if setting == "isolation.level" and value != "read_committed":
             _refuse(name, value, "what is read is committed, always; leave it out")
         client[RENAMED.get(setting, setting)] = value
-    return client
+    try:
+        named = by_librdkafkas_names(client, prefix=_KAFKA)
+        return named, ClientSecurity.of(named, prefix=_KAFKA)
+    except SecurityRefused as refused:
+        raise OptionRefused(f"the option {refused}") from None
 
 
 def _refuse(name: str, text: str, why: str) -> NoReturn:

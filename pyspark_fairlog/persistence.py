@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
+from fairlog_client_security import ClientSecurity
 from pyspark_fairlog.connections import borrowed
 from pyspark_fairlog.native import Native, NativeError, NoAnswerYet
 
@@ -44,10 +45,11 @@ _log = logging.getLogger(__name__)
 def persistently(
     ask: Callable[[Native], T],
     bootstrap: str,
+    security: ClientSecurity = ClientSecurity(),
     *,
     patience_s: float = PATIENCE_S,
     work_s: float = 0.0,
-    connect: Callable[[str], AbstractContextManager[Native]] = borrowed,
+    connect: Callable[[str, ClientSecurity], AbstractContextManager[Native]] = borrowed,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
@@ -62,7 +64,7 @@ def persistently(
     pause_s, answer_s = PAUSE_MIN_S, ANSWER_MIN_S
     while True:
         try:
-            with connect(bootstrap) as native:
+            with connect(bootstrap, security) as native:
                 native.answer_s = answer_s
                 return ask(native)
         except (ConnectionError, NativeError) as error:

@@ -33,6 +33,7 @@ from typing import Any, cast
 import pyarrow  # pyright: ignore[reportMissingTypeStubs]
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from fairlog_client_security import for_librdkafka
 from pyspark_fairlog.losses import report
 from pyspark_fairlog.native import NOT_NOW, NOT_THERE, CutPartition, Native, NativeError, Partitions
 from pyspark_fairlog.options import OptionRefused, ReadOptions
@@ -71,7 +72,8 @@ def read_range(options: ReadOptions, columns: Sequence[str], part: Range) -> Ite
     """The records of `part` as `pyarrow.RecordBatch`es with these columns, in the order of their offsets.
 
     Raises DataLost if records are gone and `failOnDataLoss` is true; TimeoutError if none came for
-    `kafkaConsumer.pollTimeoutMs`; OptionRefused for a setting that librdkafka does not have.
+    `kafkaConsumer.pollTimeoutMs`; PermissionError if the user may not read the topic; OptionRefused for a setting that
+    librdkafka does not have.
     """
     schema = arrow_schema(columns)
     builders = [_COLUMNS[name] for name in columns]
@@ -106,6 +108,10 @@ def _messages(options: ReadOptions, part: Range) -> Iterator[list[Message]]:
                     yield taken
                 heard = asked = time.monotonic()  # not before: the query may work on its rows for as long as it likes
             trouble = next((error for error in errors if error.code() != KafkaError._PARTITION_EOF), trouble)
+            if any(error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED for error in errors):
+                raise PermissionError(
+                    f"the user may not read {part.partition.topic}: give it an ACL for READ on the topic"
+                )
             given_up = any(error.code() == KafkaError._AUTO_OFFSET_RESET for error in errors)
             if given_up or time.monotonic() > asked + QUIET_S:
                 asked = time.monotonic()
@@ -127,7 +133,7 @@ def _consumer(options: ReadOptions, part: Range) -> Consumer:
         "fetch.queue.backoff.ms": 1,  # with a full queue look again soon: it is emptied in large gulps
         "queued.min.messages": min(QUEUED_MESSAGES_MAX, part.size),
         "reconnect.backoff.max.ms": 1000,  # a node that is restarted is back within seconds
-        **options.client,
+        **for_librdkafka(options.client),
         "group.id": GROUP,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -177,7 +183,7 @@ def _next_there(options: ReadOptions, part: Range, at: int) -> int:
 
 
 def _ask(options: ReadOptions, part: Range) -> CutPartition:
-    with Native.connect(options.bootstrap) as native:
+    with Native.connect(options.bootstrap, security=options.security) as native:
         return native.cut(Partitions((part.partition,)))[0]
 
 

@@ -186,6 +186,7 @@ def commit_lanes(lanes: Sequence[LaneWritten], options: SinkOptions, plan: Plan,
                 planned_ms=plan.planned_ms,
             ),
             options.bootstrap,
+            options.security,
             work_s=WORK_S,
         )
     except (NativeError, ConnectionError) as error:
@@ -204,7 +205,7 @@ def commit_lanes(lanes: Sequence[LaneWritten], options: SinkOptions, plan: Plan,
 def _there(offsets: Offsets, options: SinkOptions) -> Offsets | None:
     """The offsets in partitions that the node has; None if there are none. All, if the node does not say which."""
     try:
-        topics = persistently(lambda native: native.topics(), options.bootstrap)
+        topics = persistently(lambda native: native.topics(), options.bootstrap, options.security)
     except (NativeError, ConnectionError):
         return offsets
     left = tuple(each for each in offsets.partitions if each[1] < topics.get(each[0], 0))
@@ -214,7 +215,7 @@ def _there(offsets: Offsets, options: SinkOptions) -> Offsets | None:
 def give_up(identity: BatchIdentity, options: SinkOptions) -> None:
     """Tell the node to discard the batch's lanes. Where that fails, a newer run or a time-out does it."""
     try:
-        with Native.connect(options.bootstrap, timeout_s=ABORT_S) as native:
+        with Native.connect(options.bootstrap, timeout_s=ABORT_S, security=options.security) as native:
             native.abort(sink=identity.sink, query=identity.query, run=identity.run, batch=identity.batch)
     except (NativeError, ConnectionError) as error:
         _log.warning("%s could not be aborted: %s", identity, error)
@@ -223,7 +224,9 @@ def give_up(identity: BatchIdentity, options: SinkOptions) -> None:
 def _forget(identity: BatchIdentity, options: SinkOptions, patience_s: float) -> None:
     """Let the node forget the sink of a batch write, which is committed or given up."""
     try:
-        persistently(lambda native: native.forget(identity.sink), options.bootstrap, patience_s=patience_s)
+        persistently(
+            lambda native: native.forget(identity.sink), options.bootstrap, options.security, patience_s=patience_s
+        )
     except (NativeError, ConnectionError) as error:
         if isinstance(error, NativeError) and error.kind == UNKNOWN_SINK:
             return  # no task had a row, or all failed before they joined

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fairlog_client_security import ClientSecurity
 from pyspark_fairlog.options import OptionRefused, write_options
 
 DECIDED = {
@@ -42,8 +43,9 @@ class SinkOptions:
     """A batch write inside of `foreachBatch`: the number of the micro-batch."""
     checkpoint: str | None = None
     """Where the query's checkpoint is, as far as an option says it."""
-    producer: Mapping[str, str] = field(default_factory=dict[str, str])
+    producer: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """More settings of librdkafka's."""
+    security: ClientSecurity = ClientSecurity()
 
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -70,5 +72,12 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
             "common place: the offsets of each batch are read from the checkpoint"
         )
     return SinkOptions(
-        given.bootstrap, given.topic, given.transactional_id, given.commit_group, given.batch, checkpoint, given.client
+        given.bootstrap,
+        given.topic,
+        given.transactional_id,
+        given.commit_group,
+        given.batch,
+        checkpoint,
+        given.client,
+        given.security,
     )

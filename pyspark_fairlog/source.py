@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from fairlog_client_security import ClientSecurity
 from pyspark_fairlog import planning
 from pyspark_fairlog.losses import report
 from pyspark_fairlog.native import NOT_NOW, NOT_THERE, Native, NativeError, Partitions, TopicPattern, Topics
@@ -75,8 +76,9 @@ class Task(InputPartition):
 class Node:
     """The driver's connection to a node, made when it is first needed, and made anew when it breaks."""
 
-    def __init__(self, bootstrap: str, patience_ms: int) -> None:
+    def __init__(self, bootstrap: str, patience_ms: int, security: ClientSecurity = ClientSecurity()) -> None:
         self._bootstrap = bootstrap
+        self._security = security
         self._patience_s = patience_ms / 1000
         self._native: Native | None = None
 
@@ -88,7 +90,7 @@ class Node:
         Raises ConnectionError if the node cannot be reached at first, or does not come back in time; NativeError.
         """
         if self._native is None:
-            self._native = Native.connect(self._bootstrap)
+            self._native = Native.connect(self._bootstrap, security=self._security)
         until = time.monotonic() + self._patience_s
         while True:
             try:
@@ -108,7 +110,7 @@ class Node:
         while True:
             time.sleep(RECONNECT_S)
             try:
-                self._native = Native.connect(self._bootstrap)
+                self._native = Native.connect(self._bootstrap, security=self._security)
             except ConnectionError:
                 if time.monotonic() > until:
                     raise
@@ -193,7 +195,7 @@ class BatchReader(_Reader, DataSourceReader):
 
         Raises OptionRefused, NativeError (a topic that is not there), ConnectionError, DataLost.
         """
-        node = Node(self._options.bootstrap, self._options.patience_ms)
+        node = Node(self._options.bootstrap, self._options.patience_ms, self._options.security)
         try:
             cut = node.selected(self._options.selection)
         finally:
@@ -212,7 +214,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         super().__init__(options, schema)
         self._starting = options.stream_starting()
         self._is_from_latest = begins_at_latest(self._starting)
-        self._node = Node(options.bootstrap, options.patience_ms)
+        self._node = Node(options.bootstrap, options.patience_ms, options.security)
         self._target: Position | None = None
         self._latest: Offsets | None = None
         self._initial: Position | None = None

@@ -30,6 +30,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from fairlog_client_security import for_librdkafka
 from pyspark_fairlog.native import NativeError
 from pyspark_fairlog.persistence import WORK_S, persistently
 from pyspark_fairlog.rows import Columns, Record, RowsRefused, records
@@ -78,6 +79,12 @@ TAKEN_BACK = (
     f"; the node has taken the task's lane back: {MORE_TIME}; otherwise the node was restarted, or a later run of the "
     "query has taken over"
 )
+
+PURGED = (
+    "; the client has given up the transaction, and its log, of the task, says why (TXNERR): may the user write to the "
+    "topic, with an ACL for WRITE?"
+)
+"""When a partition cannot be added to a transaction, librdkafka drops the records, and says of them only that."""
 
 TOO_LARGE = "; the option kafka.message.max.bytes, and the topic's max.message.bytes, say how large one may be"
 
@@ -157,6 +164,7 @@ def _join(identity: BatchIdentity, options: SinkOptions, partition: int, attempt
             attempt=attempt,
         ),
         options.bootstrap,
+        options.security,
         work_s=WORK_S,  # "committed" is answered when the batch can be read
     )
 
@@ -181,7 +189,7 @@ class _Lane:
             "on_delivery": note,
         }
         self._failures = failures
-        self._producer = Producer({**SETTINGS, **options.producer, **decided})
+        self._producer = Producer({**SETTINGS, **for_librdkafka(options.producer), **decided})
         for _ in range(2):  # see the module's head
             self._producer.list_topics(*([topic] if topic else []), timeout=METADATA_S)
         self._producer.init_transactions(INIT_S)
@@ -251,4 +259,5 @@ def said(error: Exception) -> str:
 
 
 def _said(error: KafkaError) -> str:
-    return f"{error.str()}{TAKEN_BACK if error.code() in FENCED else ''}"
+    more = TAKEN_BACK if error.code() in FENCED else PURGED if error.code() == KafkaError._PURGE_QUEUE else ""
+    return f"{error.str()}{more}"

@@ -20,6 +20,8 @@
                      --peers shards-1,shards-8,shards-32,shards-64
     spark            Spark's jobs by format("fairlog") and by the Kafka connector; runs only if it is named: it
                      installs Spark, and needs Java 17
+    tls              writing, reading and transactions with and without TLS, and what asking an authorizer costs; runs
+                     only if it is named, with --peers journal-tls,journal-acls,kafka-tls
     report           measures nothing: writes the report of the results in DIR again
     make-finished    measures nothing: makes `--count N` finished transactions for each peer, for recovery to begin with
 
@@ -45,7 +47,7 @@ SCENARIOS = (
     "txn-latency", "txn-throughput", "visible", "hung", "aborts", "produce", "fetch", "scale", "soak", "recovery",
     "offsets",
 )  # fmt: skip
-ONLY_NAMED = ("recovery-full", "processes", "cluster", "streams", "spark")
+ONLY_NAMED = ("recovery-full", "processes", "cluster", "streams", "spark", "tls")
 REPORT, MAKE_FINISHED = ALONE = ("report", "make-finished")
 
 

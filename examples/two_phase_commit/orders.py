@@ -18,10 +18,14 @@ import argparse
 import json
 import os
 import sys
+from pathlib import Path
 from types import TracebackType
 
 import psycopg
 from prepared_producer import Epoch, PreparedProducer
+
+from fairlog.cli.client_properties import read
+from fairlog_client_security import ClientSecurity
 
 TRANSACTIONAL_ID = "orders"
 
@@ -54,7 +58,14 @@ READ_NOTE = "SELECT producer_id, producer_epoch FROM prepared WHERE transactiona
 class Orders:
     """One instance of the program. After any error it is closed, and another one begins with `recover`."""
 
-    def __init__(self, bootstrap: str, database: str, topic: str, transactional_id: str = TRANSACTIONAL_ID) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        database: str,
+        topic: str,
+        transactional_id: str = TRANSACTIONAL_ID,
+        security: ClientSecurity = ClientSecurity(),
+    ) -> None:
         self.topic = topic
         self.transactional_id = transactional_id
         self.database = psycopg.connect(database)
@@ -64,7 +75,7 @@ class Orders:
                 self.database.execute(LOCK, (transactional_id,))
             self.database.execute(TABLES)
             self.database.commit()
-            self.producer = PreparedProducer(bootstrap, transactional_id)
+            self.producer = PreparedProducer(bootstrap, transactional_id, security)
         except BaseException:
             self.database.close()
             raise
@@ -139,10 +150,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Take orders, each a row in PostgreSQL and a record in a topic.")
     parser.add_argument("count", type=int, help="how many")
     parser.add_argument("--bootstrap", default=os.environ.get("FAIRLOG_BOOTSTRAP", "127.0.0.1:9092"))
+    properties = os.environ.get("FAIRLOG_CLIENT_PROPERTIES")
+    parser.add_argument("--client-properties", type=Path, default=properties, help="who the client is, as in `fairlog`")
     parser.add_argument("--database", default="postgresql:///shop", help="as libpq wants it")
     parser.add_argument("--topic", default="orders", help="of which partition 0 is written to")
     chosen = parser.parse_args()
-    with Orders(chosen.bootstrap, chosen.database, chosen.topic) as orders:
+    security = ClientSecurity() if chosen.client_properties is None else read(chosen.client_properties).security
+    with Orders(chosen.bootstrap, chosen.database, chosen.topic, security=security) as orders:
         sys.stdout.write(orders.recover() + "\n")
         for _ in range(chosen.count):
             sys.stdout.write(f"took order {orders.take('tea')}\n")

@@ -25,9 +25,15 @@ from kio.schema.init_producer_id.v6.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v6.response import InitProducerIdResponse
 from kio.schema.produce.v12.request import PartitionProduceData, ProduceRequest, TopicProduceData
 from kio.schema.produce.v12.response import ProduceResponse
+from kio.schema.sasl_authenticate.v1.request import SaslAuthenticateRequest
+from kio.schema.sasl_authenticate.v1.response import SaslAuthenticateResponse
+from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i32Timedelta, i64
+
+from fairlog_client_security import ClientSecurity
 
 PATIENCE = i32Timedelta.parse(timedelta(seconds=30))
 TRANSACTIONAL = i16(0b1_0000)
@@ -62,18 +68,29 @@ class Epoch:
 class PreparedProducer:
     """One instance of the producer with this transactional id. Call `take_over` first."""
 
-    def __init__(self, bootstrap: str, transactional_id: str) -> None:
+    def __init__(self, bootstrap: str, transactional_id: str, security: ClientSecurity = ClientSecurity()) -> None:
         host, _, port = bootstrap.rpartition(":")
         self._stream = socket.create_connection((host, int(port)), PATIENCE.total_seconds())
         self._transactional_id = TransactionalId(transactional_id)
         self._requests = 0
         self._sequences: dict[str, int] = {}
         self._epoch = Epoch(-1, -1)
+        try:
+            self._stream = security.secured(self._stream, host)
+            if security.mechanism is not None:
+                self._ask(SaslHandshakeRequest(mechanism=security.mechanism), SaslHandshakeResponse)
+                security.sign_in(self._sign_in_step)
+        except BaseException:
+            self._stream.close()
+            raise
 
     @property
     def epoch(self) -> Epoch:
         """The transaction that `send` writes to; the other system's note names it."""
         return self._epoch
+
+    def _sign_in_step(self, message: bytes) -> bytes:
+        return self._ask(SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse).auth_bytes
 
     def close(self) -> None:
         """A transaction that is open stays so."""

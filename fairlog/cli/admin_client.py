@@ -48,7 +48,7 @@ class AdminListener:
     @property
     def has_user(self) -> bool:
         """Whether the client properties have a user to show here."""
-        return self.is_encrypted and client_properties.current().protocol == "sasl_ssl"
+        return self.is_encrypted and client_properties.current().security.protocol == "sasl_ssl"
 
 
 def at(text: str) -> AdminListener:

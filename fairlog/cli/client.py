@@ -101,7 +101,7 @@ class Connection:
             check(what, answer.error_code, answer.error_message)
             return answer.auth_bytes
 
-        properties.sign_in(mechanism, exchange)
+        properties.sign_in(exchange)
 
     def serves(self, api_key: int) -> bool:
         """Does the broker serve this API, in whatever version?"""

@@ -1,82 +1,51 @@
-"""How the commands' clients show who they are: `fairlog --client-properties FILE …`, by librdkafka's names.
+"""How the commands' clients show who they are: `fairlog --client-properties FILE …`.
 
-    security.protocol   plaintext, ssl, sasl_plaintext or sasl_ssl
-    sasl.mechanism(s)   SCRAM-SHA-256, SCRAM-SHA-512 or PLAIN; sasl.username, sasl.password
-    ssl.…               ssl.ca.location, ssl.certificate.location, ssl.key.location, ssl.key.password,
-                        enable.ssl.certificate.verification, ssl.endpoint.identification.algorithm
-
-confluent-kafka, with which records are written and read, gets all of it. The commands' own clients, of Kafka's protocol
-and the native one, understand the names above, and refuse a file with others of sasl.*, security.* and ssl.*. Passwords
-are in the file, which is for its owner only, and in no message. An admin listener with TLS (https://HOST:PORT) is asked
-in the same way (`fairlog.cli.admin_client`).
+The file has librdkafka's names, or those of Kafka's Java clients that say the same (`fairlog_client_security.py` has
+all of them). confluent-kafka, with which records are written and read, gets all that is in it. The commands' own
+clients, of Kafka's protocol and the native one, refuse what they do not understand of sasl.*, security.* and ssl.*.
+Passwords are in the file, which is for its owner only, and in no message. An admin listener with TLS
+(https://HOST:PORT) is asked in the same way (`fairlog.cli.admin_client`).
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 from fairlog.cli.errors import ClientError
 from fairlog.config_values import Address
+from fairlog_client_security import ClientSecurity, Exchange, SecurityRefused, by_librdkafkas_names, for_librdkafka
 
 if TYPE_CHECKING:
     import ssl
 
-_UNDERSTOOD = frozenset(
-    {
-        "security.protocol",
-        "sasl.mechanism",
-        "sasl.mechanisms",
-        "sasl.username",
-        "sasl.password",
-        "ssl.ca.location",
-        "ssl.certificate.location",
-        "ssl.key.location",
-        "ssl.key.password",
-        "enable.ssl.certificate.verification",
-        "ssl.endpoint.identification.algorithm",
-    }
-)
-_SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-_PLAIN = "PLAIN"
-
-Exchange = Callable[[bytes], bytes]
-"""Sends a message of SASL to the broker; answers the broker's."""
-
-
-class _ScramClient(Protocol):
-    def get_client_first(self) -> str: ...
-
-    def set_server_first(self, message: str) -> None: ...
-
-    def get_client_final(self) -> str: ...
-
-    def set_server_final(self, message: str) -> None: ...
-
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """What the file says."""
+    """What the file says, by librdkafka's names."""
 
     values: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
     @property
-    def protocol(self) -> str:
-        return self.values.get("security.protocol", "plaintext").lower()
+    def security(self) -> ClientSecurity:
+        """What our own clients show and ask for. Raises ClientError."""
+        with _as_client_error():
+            return ClientSecurity.of(self.values)
+
+    @property
+    def for_librdkafka(self) -> Mapping[str, Any]:
+        """All of it, as confluent-kafka takes it."""
+        return for_librdkafka(self.values)
 
     @property
     def mechanism(self) -> str | None:
         """The mechanism by which to sign in; None: not at all. Raises ClientError."""
-        if self.protocol not in ("sasl_plaintext", "sasl_ssl"):
-            return None
-        mechanism = self.values.get("sasl.mechanisms", self.values.get("sasl.mechanism", ""))
-        if mechanism not in (*_SCRAM, _PLAIN):
-            raise ClientError(f"sasl.mechanism is one of {', '.join((*_SCRAM, _PLAIN))} for this command")
-        return mechanism
+        return self.security.mechanism
 
     @property
     def user(self) -> tuple[str, str]:
@@ -86,62 +55,32 @@ class ClientProperties:
             raise ClientError("sasl.username and sasl.password are needed to sign in")
         return name, password
 
+    def tls(self) -> ssl.SSLContext:
+        """How servers are known, and what is shown to them. Raises ClientError."""
+        with _as_client_error():
+            return self.security.tls()
+
     def secured(self, stream: socket.socket, address: Address) -> socket.socket:
         """The connection, with TLS if there is to be any. Raises ClientError."""
-        self._require_understood()
-        if self.protocol not in ("ssl", "sasl_ssl"):
-            return stream
+        security = self.security
         try:
-            return self.tls().wrap_socket(stream, server_hostname=address.host)
-        except (OSError, ValueError) as error:
+            return security.secured(stream, address.host)
+        except (OSError, SecurityRefused) as error:
             raise ClientError(f"no TLS with the broker at {address}: {error}") from error
 
-    def sign_in(self, mechanism: str, exchange: Exchange) -> None:
+    def sign_in(self, exchange: Exchange) -> None:
         """Sign in by a SASL exchange. Raises ClientError, also if the broker does not show that it knows the user."""
-        name, password = self.user
-        if mechanism == _PLAIN:
-            exchange(f"\0{name}\0{password}".encode())
-            return
-        from scramp import ScramClient, ScramException  # pyright: ignore[reportMissingTypeStubs]
+        security = self.security
+        with _as_client_error():
+            security.sign_in(exchange)
 
-        from fairlog.security.scram_messages import prepared
 
-        if prepared(name) != name or prepared(password) != password:
-            raise ClientError(
-                "sasl.username or sasl.password has characters that SASLprep (RFC 4013) forbids or changes: this "
-                "command's client cannot sign in by SCRAM with them"
-            )
-        client = cast("_ScramClient", ScramClient([mechanism], name, password))
-        try:
-            client.set_server_first(exchange(client.get_client_first().encode()).decode())
-            client.set_server_final(exchange(client.get_client_final().encode()).decode())
-        except (ScramException, UnicodeDecodeError) as error:
-            raise ClientError("the broker's side of SCRAM is wrong: it does not know the user") from error
-
-    def _require_understood(self) -> None:
-        if self.protocol not in ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"):
-            raise ClientError("security.protocol is plaintext, ssl, sasl_plaintext or sasl_ssl")
-        for name in self.values:
-            if name.startswith(("sasl.", "security.", "ssl.")) and name not in _UNDERSTOOD:
-                raise ClientError(f"this command's client does not understand {name} (--client-properties)")
-
-    def tls(self) -> ssl.SSLContext:
-        """How servers are known, and what is shown to them. Raises OSError, ClientError."""
-        import ssl
-
-        self._require_understood()
-        values = self.values
-        context = ssl.create_default_context(cafile=values.get("ssl.ca.location"))
-        if values.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
-            context.check_hostname = False
-        if values.get("enable.ssl.certificate.verification", "true").lower() == "false":
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if "ssl.certificate.location" in values:
-            context.load_cert_chain(
-                values["ssl.certificate.location"], values.get("ssl.key.location"), values.get("ssl.key.password")
-            )
-        return context
+@contextmanager
+def _as_client_error() -> Generator[None]:
+    try:
+        yield
+    except SecurityRefused as refused:
+        raise ClientError(f"{refused} (--client-properties)") from refused
 
 
 def read(file: Path) -> ClientProperties:
@@ -158,7 +97,8 @@ def read(file: Path) -> ClientProperties:
             if not equals or not name.strip():
                 raise ClientError(f"line {number} of {file} (--client-properties) is not NAME=VALUE")
             values[name.strip()] = value.strip()
-    return ClientProperties(values)
+    with _as_client_error():
+        return ClientProperties(by_librdkafkas_names(values))
 
 
 _CURRENT: ContextVar[ClientProperties] = ContextVar("client properties", default=ClientProperties())  # noqa: B039

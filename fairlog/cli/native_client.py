@@ -90,7 +90,7 @@ class NativeConnection:
             named.clear()
             return str(answer["message"]).encode()
 
-        properties.sign_in(mechanism, exchange)
+        properties.sign_in(exchange)
 
     def sinks(self) -> tuple[list[Sink], Mapping[int, Address]]:
         """The sinks of this broker, and the other brokers of its node. Raises ClientError."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairlog.cli.bootstrap import Bootstrap
+from fairlog.cli.client_properties import current
 from fairlog.cli.errors import ClientError, Interrupted
 from fairlog.cli.output import say
 from fairlog.config_values import Address
@@ -144,7 +146,7 @@ def pipeline(
     from pyspark_fairlog.pipeline.running import StepFailed
 
     try:
-        planned = _plan(file, settings, step)
+        planned = replace(_plan(file, settings, step), client=current().security.settings)
         _run(planned, dict(_pair(each) for each in conf or ()))
     except (PlanError, StepFailed) as error:
         raise ClientError(str(error)) from error
@@ -184,7 +186,7 @@ def _run(planned: Pipeline, conf: Mapping[str, str]) -> None:
                 spark_session(planned.name, planned.master, settings, log) as spark,
                 told_to_stop() as stop,  # behind Spark's start, which takes SIGINT for itself
                 shown_progress() as show,
-                TopicEnds(planned.bootstrap) as ask_ends,
+                TopicEnds(planned.bootstrap, current().security) as ask_ends,
             ):
                 reached = run_pipeline(spark, planned, stop, show=show, ask_ends=ask_ends)
     except KeyboardInterrupt:

@@ -40,7 +40,7 @@ def settings(address: Address, **more: object) -> dict[str, Any]:
         "reconnect.backoff.ms": CONNECT_AGAIN_MS,
         "reconnect.backoff.max.ms": 10 * CONNECT_AGAIN_MS,
         "log_level": 0,  # librdkafka writes to stderr what also comes as an error, over and over again
-        **client_properties.current().values,
+        **client_properties.current().for_librdkafka,
         **more,
     }
 

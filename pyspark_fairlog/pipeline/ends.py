@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fairlog_client_security import ClientSecurity
 from pyspark_fairlog.native import Native, NativeError, Topics
 from pyspark_fairlog.pipeline.progress import Ends
 
@@ -14,8 +15,9 @@ TIMEOUT_S = 2.0
 class TopicEnds:
     """Call it with topics. It keeps one connection; a context manager that closes it."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, security: ClientSecurity = ClientSecurity()) -> None:
         self._bootstrap = bootstrap
+        self._security = security
         self._native: Native | None = None
 
     def __enter__(self) -> TopicEnds:
@@ -29,7 +31,7 @@ class TopicEnds:
         """The ends of all partitions of `topics`; None if the broker does not say."""
         try:
             if self._native is None:
-                self._native = Native.connect(self._bootstrap, timeout_s=TIMEOUT_S)
+                self._native = Native.connect(self._bootstrap, timeout_s=TIMEOUT_S, security=self._security)
             cut = self._native.cut(Topics(tuple(dict.fromkeys(topics))))
         except (ConnectionError, NativeError):
             if self._native is not None:

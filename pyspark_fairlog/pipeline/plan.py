@@ -110,6 +110,8 @@ class Pipeline:
     """Go on where records are gone that were not read; else they end the pipeline."""
     spark: Mapping[str, str] = field(default_factory=dict[str, str])
     """Settings of Spark, by their full names."""
+    client: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """What clients of the broker show and ask for, by librdkafka's names: sasl.…, ssl.… and security.protocol."""
 
     @property
     def ends(self) -> bool:

@@ -153,12 +153,13 @@ def _judged(what: str, ask: Callable[[], T]) -> T:
         raise PlanError(f"{what}: {reason(str(error))}") from error
 
 
-def _address(pipeline: Pipeline) -> Mapping[str, str]:
-    return {"kafka.bootstrap.servers": pipeline.bootstrap}
+def _broker(pipeline: Pipeline) -> Mapping[str, str]:
+    shown = {f"kafka.{name}": value for name, value in pipeline.client.items()}
+    return {"kafka.bootstrap.servers": pipeline.bootstrap, **shown}
 
 
 def _source_options(pipeline: Pipeline, step: Step) -> Mapping[str, str]:
-    options = {**_address(pipeline), "subscribe": step.source, "startingOffsets": "earliest"}
+    options = {**_broker(pipeline), "subscribe": step.source, "startingOffsets": "earliest"}
     if pipeline.records_per_batch is not None:
         options["maxOffsetsPerTrigger"] = str(pipeline.records_per_batch)
     if pipeline.skip_lost:
@@ -168,7 +169,7 @@ def _source_options(pipeline: Pipeline, step: Step) -> Mapping[str, str]:
 
 def _sink_options(pipeline: Pipeline, step: Step) -> Mapping[str, str]:
     options = {
-        **_address(pipeline),
+        **_broker(pipeline),
         "transactionalId": step.transactional_id,
         # For tools that show how far behind a consumer group is; Spark goes on from its checkpoint.
         "commitGroup": step.transactional_id,

@@ -10,6 +10,7 @@ previous pass is answered.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
@@ -23,8 +24,9 @@ SILENCE_S_MAX = 60.0
 class CatchUpReader:
     """A client process's class (client.py): one consumer at a time, `open`, `read`, `fetched`, `close`."""
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    def __init__(self, address: str, client: Mapping[str, str] | None = None) -> None:
+        """`client` are settings of librdkafka's that come after the address."""
+        self._client = {"bootstrap.servers": address, **(client or {})}
         self._tap = Tap()
         self._before = Counts(0, {})
         self._consumer: Consumer | None = None
@@ -34,7 +36,7 @@ class CatchUpReader:
         self._tap = Tap()
         self._consumer = Consumer(
             {
-                "bootstrap.servers": self._address,
+                **self._client,
                 "group.id": "benchmark",
                 "isolation.level": isolation,
                 "enable.auto.commit": False,

@@ -48,6 +48,7 @@ COSTS = {
     "cluster": Cost(15.0, 40.0, with_mock=False),
     "streams": Cost(60.0, with_mock=False, warmed=False),
     "spark": Cost(35.0, 60.0, with_mock=False),
+    "tls": Cost(7.0, 20.0, with_mock=False),
 }
 """By scenario."""
 

@@ -104,8 +104,9 @@ def write(bench: Bench, peer: Peer, topic: str, shape: Shape) -> None:
 class PlainSender:
     """A client process's class (client.py): one producer at a time, `open`, any number of `send`, `close`."""
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    def __init__(self, address: str, client: Mapping[str, str] | None = None) -> None:
+        """`client` are settings of librdkafka's that come after the address."""
+        self._client = {"bootstrap.servers": address, **(client or {})}
         self._tap = Tap()
         self._before = Counts(0, {})
         self._producer: Producer | None = None
@@ -118,7 +119,7 @@ class PlainSender:
         self._failures = []
         self._producer = Producer(
             {
-                "bootstrap.servers": self._address,
+                **self._client,
                 "enable.idempotence": True,
                 "acks": "all",
                 "batch.size": size.request_bytes,

@@ -8,7 +8,7 @@ whole process over the round, per transaction.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from confluent_kafka import Producer
 from peers.interface import Peer, Tuning
@@ -30,10 +30,12 @@ WAIT_S = 120.0
 class Transactor:
     """One transactional producer in a process of its own."""
 
-    def __init__(self, address: str) -> None:
-        self._producer = Producer(
-            {"bootstrap.servers": address, "transactional.id": "latency", "linger.ms": 0, "log_level": 0}
-        )
+    def __init__(
+        self, address: str, transactional_id: str = "latency", client: Mapping[str, str] | None = None
+    ) -> None:
+        """`client` are settings of librdkafka's that come after the address."""
+        own = {"transactional.id": transactional_id, "linger.ms": 0, "log_level": 0}
+        self._producer = Producer({"bootstrap.servers": address, **(client or {}), **own})
         self._producer.init_transactions(WAIT_S)
         self._committed = 0
 

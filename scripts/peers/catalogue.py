@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from peers import kafka_artifacts
+from peers import certificates, kafka_artifacts
 from peers.clusters import FairlogNodes, KafkaAlone
 from peers.fairlog_node import FairlogNode
 from peers.interface import ALL_NAMES, Missing, Peer, Tuning
@@ -22,6 +22,14 @@ def available(name: str, directory: Path, tuning: Tuning = _DEFAULTS) -> Peer | 
     match name:
         case "journal" | "markers":
             return FairlogNode(name, directory, tuning)
+        case "journal-tls" | "journal-acls" | "kafka-tls":
+            try:
+                tls = certificates.make(directory / "tls")
+                if name == "kafka-tls":
+                    return Kafka(name, directory, kafka_artifacts.obtain(), tuning, tls=tls)
+                return FairlogNode(name, directory, tuning, tls=tls)
+            except (certificates.NoOpenssl, kafka_artifacts.Unavailable) as unavailable:
+                return Missing(name, str(unavailable))
         case "journal-2" | "journal-4":
             return FairlogNode(name, directory, tuning, processes=int(name.removeprefix("journal-")))
         case "kafka" | "kafka-fsync" | "cluster" | "kafka-3" | "shards-1" | "shards-8" | "shards-32" | "shards-64":

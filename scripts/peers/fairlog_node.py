@@ -1,5 +1,7 @@
 """A Fairlog node, as a user runs it; `journal` and `markers` differ in how transactions of a new topic are kept.
 `journal-2` and `journal-4` have several processes; figures are those of all together, with the supervisor.
+`journal-tls` and `journal-acls` have a second listener, with TLS; `journal-acls` has an authorizer as well, to which
+whoever comes without TLS is an operator, and who comes with the client's certificate is somebody with ACLs.
 
 Both answer when the data are on the disk (journal.fsync = commit, the default).
 """
@@ -16,8 +18,10 @@ import datalog.layout
 import fairlog
 import fairlog.cluster.records
 import journal.segment
-from peers import processes, topics
+from peers import acls, processes, topics
+from peers.certificates import PRINCIPAL, Certificates
 from peers.interface import Isolation, PeerDidNotStart, Tuning
+from peers.ports import free_ports
 
 _STOP_S = 60.0
 _FORMATS = (*journal.segment.VERSIONS.values(), datalog.layout.VERSION, fairlog.cluster.records.VERSION)
@@ -31,11 +35,12 @@ class FairlogNode:
 
     def __init__(
         self,
-        name: Literal["journal", "markers", "journal-2", "journal-4"],
+        name: Literal["journal", "markers", "journal-2", "journal-4", "journal-tls", "journal-acls"],
         directory: Path,
         tuning: Tuning,
         *,
         processes: int = 1,
+        tls: Certificates | None = None,
     ) -> None:
         self.name = name
         self.directory = directory
@@ -57,11 +62,35 @@ class FairlogNode:
             self.settings |= {"FAIRLOG_RETENTION_CHECK_INTERVAL_MS": str(tuning.retention_check_ms)}
         if tuning.clean_check_ms is not None:
             self.settings |= {"FAIRLOG_RETENTION_CLEAN_INTERVAL_MS": str(tuning.clean_check_ms)}
-        self._node = NodeProcess(self.data, dict(self.settings), processes=processes)
+        if name == "journal-acls":
+            self.settings |= {
+                "FAIRLOG_AUTHORIZER_ENABLE": "true",
+                "FAIRLOG_AUTHORIZER_SUPER_USERS": "User:ANONYMOUS",
+            }
+        self._tls = tls
+        environment, arguments = dict(self.settings), list[str]()
+        if tls is not None:
+            self.description += ", a second listener with TLS"
+            open_port, tls_port = free_ports(2)
+            arguments = ["--listen", f"PLAINTEXT://127.0.0.1:{open_port},SSL://127.0.0.1:{tls_port}"]
+            environment |= {
+                "FAIRLOG_TLS_CERTIFICATE": str(tls.node),
+                "FAIRLOG_TLS_KEY": str(tls.node_key),
+                "FAIRLOG_TLS_CLIENT_CA": str(tls.ca),
+                "FAIRLOG_TLS_CLIENT_AUTH": "required",
+            }
+        self._node = NodeProcess(self.data, environment, arguments, processes=processes)
 
     @property
     def address(self) -> str:
-        return self._node.addresses[0]
+        return self._node.addresses[0].removeprefix("PLAINTEXT://")
+
+    @property
+    def secured(self) -> Mapping[str, str] | None:
+        if self._tls is None:
+            return None
+        (address,) = (each.removeprefix("SSL://") for each in self._node.addresses if each.startswith("SSL://"))
+        return {"bootstrap.servers": address, **self._tls.client}
 
     @property
     def running(self) -> bool:
@@ -75,6 +104,8 @@ class FairlogNode:
             self._node.start(timeout_s)
         except NodeDidNotStart as error:
             raise PeerDidNotStart(str(error)) from None
+        if self.name == "journal-acls":
+            acls.allow(self.address, PRINCIPAL)
 
     def stop(self) -> None:
         if self._node.running:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 NAMES = ("journal", "markers", "kafka", "kafka-fsync", "mock")
 """All peers of most scenarios, in the order of the report's columns."""
@@ -33,7 +33,12 @@ CLUSTER_NAMES = ("cluster", "kafka-3")
 SHARDS_NAMES = ("shards-1", "shards-8", "shards-32", "shards-64")
 """One node with so many shards on such brokers; for the scenario `streams`."""
 
-ALL_NAMES = (*NAMES, *SPREAD_NAMES, *CLUSTER_NAMES, *SHARDS_NAMES)
+SECURED_NAMES = ("journal-tls", "journal-acls", "kafka-tls")
+"""One broker each with a second listener, for TLS and clients with certificates; for the scenario `tls`. That of the
+second one asks an authorizer what a client may do.
+"""
+
+ALL_NAMES = (*NAMES, *SPREAD_NAMES, *CLUSTER_NAMES, *SHARDS_NAMES, *SECURED_NAMES)
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 
@@ -153,5 +158,17 @@ class Peer(Protocol):
         """Create these topics, with one replica, and return when they can be written to.
 
         `configs` are Kafka's names; a peer that is not `durable` ignores them.
+        """
+        ...
+
+
+@runtime_checkable
+class SecuredPeer(Protocol):
+    """A peer of SECURED_NAMES, which can be reached at two listeners. Whoever comes to `address` may do everything."""
+
+    @property
+    def secured(self) -> Mapping[str, str] | None:
+        """A client's settings for the listener with TLS, its address among them, by librdkafka's names; None: there is
+        none. Available after the first `start`.
         """
         ...

@@ -15,17 +15,17 @@ second, which must not be measured by mistake.
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
 from peers import processes, topics
+from peers.certificates import Certificates
 from peers.interface import Isolation, PeerDidNotStart, Tuning
 from peers.kafka_artifacts import Artifacts
+from peers.ports import free_ports
 
 HEAP = "1g"
 """From Kafka's start script."""
@@ -57,16 +57,18 @@ class Kafka:
 
     def __init__(
         self,
-        name: Literal["kafka", "kafka-fsync"],
+        name: Literal["kafka", "kafka-fsync", "kafka-tls"],
         directory: Path,
         artifacts: Artifacts,
         tuning: Tuning,
         *,
         advertised: str | None = None,
         more: Mapping[str, str] | None = None,
+        tls: Certificates | None = None,
     ) -> None:
         """`advertised` is the HOST:PORT for clients, if it differs from where the broker listens: a proxy's. The
-        broker's requests to itself do not use it. `more` are settings, by Kafka's names.
+        broker's requests to itself do not use it. `more` are settings, by Kafka's names. With `tls` there is a second
+        listener.
         """
         self.name = name
         self._advertised = advertised
@@ -78,6 +80,10 @@ class Kafka:
         self.description = f"Apache Kafka {artifacts.version}, KRaft, one node, " + (
             "every batch flushed before it is answered" if flushed else "its default durability: no flush is waited for"
         )
+        self._tls = tls
+        self._tls_port: int | None = None
+        if tls is not None:
+            self.description += "; a second listener with TLS"
         self._settings = dict(_ONE_NODE)
         self._settings |= more or {}
         if flushed:
@@ -100,6 +106,13 @@ class Kafka:
     def address(self) -> str:
         assert self._port is not None, "Kafka was never started"
         return f"127.0.0.1:{self._port}"
+
+    @property
+    def secured(self) -> Mapping[str, str] | None:
+        if self._tls is None:
+            return None
+        assert self._tls_port is not None, "Kafka was never started"
+        return {"bootstrap.servers": f"127.0.0.1:{self._tls_port}", **self._tls.client}
 
     @property
     def running(self) -> bool:
@@ -179,6 +192,18 @@ class Kafka:
             properties["listener.security.protocol.map"] = ",".join(
                 f"{listener}:PLAINTEXT" for listener in ("PLAINTEXT", "INTERNAL", "CONTROLLER")
             )
+        if self._tls is not None:
+            (self._tls_port,) = free_ports(1)
+            for key in ("listeners", "advertised.listeners"):
+                properties[key] += f",SSL://127.0.0.1:{self._tls_port}"
+            properties |= {
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL",
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.location": str(self._tls.node_with_key),
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.location": str(self._tls.ca),
+                "ssl.client.auth": "required",
+            }
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
         if (self.data / "meta.properties").exists():
             return
@@ -189,10 +214,3 @@ class Kafka:
         )
         if done.returncode != 0:
             raise PeerDidNotStart(f"Kafka's directory could not be formatted:\n{done.stdout}{done.stderr}")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports on which no program listens at the moment."""
-    with ExitStack() as stack:
-        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [server.getsockname()[1] for server in servers]

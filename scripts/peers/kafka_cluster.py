@@ -21,10 +21,10 @@ from pathlib import Path
 
 from peers import processes, topics
 from peers.interface import PeerDidNotStart
-from peers.kafka import free_ports
 from peers.kafka_artifacts import Artifacts
 from peers.links import Links
 from peers.network import HERE, Host
+from peers.ports import free_ports
 
 HEAP = "384m"
 _JVM = (f"-Xms{HEAP}", f"-Xmx{HEAP}", "-server", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 ROOMS = ("stream", "journal", "datalog", "partition", "coordinator", "copier", "fairlog", "scripts", "tests", "docs")
-SINGLE = (ROOT / "fairlog_types.py", ROOT / "fairlog_histogram.py")
+SINGLE = (ROOT / "fairlog_types.py", ROOT / "fairlog_histogram.py", ROOT / "fairlog_client_security.py")
 SOURCES = [*SINGLE, *(path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")))]
 
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import venv
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -24,7 +25,7 @@ READY_S = 120.0
 POLL_S = 0.05
 
 SHIPPED = ("pyarrow", "confluent_kafka", "cbor2")
-"""All that executors need beside `pyspark_fairlog`."""
+"""All that executors need beside our own, where nobody signs in by SCRAM."""
 
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _WORKER = "worker"
@@ -58,8 +59,11 @@ def executors_python(directory: Path) -> Path:
 
 
 def zipped_package(directory: Path) -> Path:
-    """`pyspark_fairlog` as a file for the PYTHONPATH."""
-    return Path(shutil.make_archive(str(directory / "pyspark_fairlog"), "zip", ROOT, "pyspark_fairlog"))
+    """`pyspark_fairlog`, and the module that it needs, as a file for the PYTHONPATH."""
+    package = Path(shutil.make_archive(str(directory / "pyspark_fairlog"), "zip", ROOT, "pyspark_fairlog"))
+    with zipfile.ZipFile(package, "a") as archive:
+        archive.write(ROOT / "fairlog_client_security.py", "fairlog_client_security.py")
+    return package
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import cast
 import cbor2
 import pytest
 
+from fairlog_client_security import ClientSecurity
 from pyspark_fairlog import connections
 from pyspark_fairlog.connections import IDLE_S, borrowed, close_all
 from pyspark_fairlog.native import PREAMBLE, Native
@@ -35,7 +36,7 @@ class Fakes:
         self.made: list[FakeNative] = []
         self.now_s = 0.0
 
-    def connect(self, bootstrap: str) -> Native:
+    def connect(self, bootstrap: str, security: ClientSecurity) -> Native:
         self.made.append(FakeNative())
         return cast("Native", self.made[-1])
 

@@ -103,7 +103,7 @@ def test_replay_waits_while_the_node_copies_the_batch(
     """A task is told that its batch is committed when that can be read."""
     waited: list[float] = []
 
-    def committed(_ask: object, _bootstrap: str, *, work_s: float = 0.0) -> None:
+    def committed(*_: object, work_s: float = 0.0) -> None:
         waited.append(work_s)
 
     monkeypatch.setattr(writing, "persistently", committed)

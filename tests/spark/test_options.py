@@ -98,6 +98,8 @@ def test_option_of_the_connector_that_we_lack_is_refused_by_name(name: str) -> N
         ("kafka__enable.auto.commit", "true", "checkpoint"),
         ("kafka__isolation.level", "read_uncommitted", "committed, always"),
         ("kafka__ssl.truststore.location", "x.jks", "kafka.ssl.ca.location"),
+        ("kafka__ssl.truststore.password", "x", "kafka.ssl.ca.location"),
+        ("kafka__sasl.kerberos.keytab", "x", "is not understood by Fairlog's own client"),
         ("kafka__buffer.memory", "33554432", "kafka.queue.buffering.max.kbytes"),
         ("kafka__partitioner.class", "org.example.Mine", "the column `partition`"),
     ],

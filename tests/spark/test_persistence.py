@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from fairlog_client_security import ClientSecurity
 from pyspark_fairlog.native import Native, NativeError, NoAnswerYet
 from pyspark_fairlog.persistence import ANSWER_MAX_S, PATIENCE_S, WORK_S, persistently
 
@@ -26,7 +27,7 @@ class FakeNode:
     def __exit__(self, *details: object) -> None:
         pass
 
-    def connect(self, bootstrap: str) -> Native:
+    def connect(self, bootstrap: str, security: ClientSecurity) -> Native:
         return cast("Native", self)
 
     def sleep(self, seconds: float) -> None:

@@ -66,7 +66,7 @@ class RecordingNode:
 def node(monkeypatch: pytest.MonkeyPatch) -> RecordingNode:
     recording = RecordingNode()
 
-    def ask_once(ask: Callable[[Native], object], bootstrap: str, *, work_s: float = 0.0, **_: object) -> object:
+    def ask_once(ask: Callable[[Native], object], *_: object, work_s: float = 0.0, **__: object) -> object:
         recording.work_s.append(work_s)
         return ask(cast("Native", recording))
 

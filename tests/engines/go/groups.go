@@ -14,8 +14,11 @@ import (
 // transform writes each value in capitals to the same partition of another topic, with a GroupTransactSession as its
 // documentation has it. Records whose promise failed are aborted and read again; what is fatal ends the program.
 func transform(address, input, output, group, transactionalID string) error {
-	session, err := kgo.NewGroupTransactSession(
-		kgo.SeedBrokers(strings.Split(address, ",")...),
+	options, err := brokers(address)
+	if err != nil {
+		return err
+	}
+	options = append(options,
 		kgo.TransactionalID(transactionalID),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
@@ -26,6 +29,7 @@ func transform(address, input, output, group, transactionalID string) error {
 		kgo.HeartbeatInterval(500*time.Millisecond),
 		kgo.RecordDeliveryTimeout(30*time.Second),
 	)
+	session, err := kgo.NewGroupTransactSession(options...)
 	if err != nil {
 		return err
 	}
@@ -63,12 +67,11 @@ func transform(address, input, output, group, transactionalID string) error {
 // count prints each record that a member of a group gets, and commits it when the next ones are asked for. The protocol
 // of the group is "classic" or "consumer" (KIP-848), in which the broker says how long a session is.
 func count(address, input, group, protocol string) error {
-	options := []kgo.Opt{
-		kgo.SeedBrokers(strings.Split(address, ",")...),
-		kgo.ConsumerGroup(group),
-		kgo.ConsumeTopics(input),
-		kgo.DisableAutoCommit(),
+	options, err := brokers(address)
+	if err != nil {
+		return err
 	}
+	options = append(options, kgo.ConsumerGroup(group), kgo.ConsumeTopics(input), kgo.DisableAutoCommit())
 	if protocol == "consumer" {
 		options = append(options, kgo.Balancers(kgo.RangeBalancer()), kgo.ServerSideBalancer())
 	} else {

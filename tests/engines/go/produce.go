@@ -16,11 +16,12 @@ import (
 // produce reads a line at a time, words divided by tabs, and answers each with a JSON object; an error is an answer too.
 // It never decides by itself whether to go on after one.
 func produce(address, transactionalID string) error {
-	client, err := kgo.NewClient(
-		kgo.SeedBrokers(strings.Split(address, ",")...),
-		kgo.TransactionalID(transactionalID),
-		kgo.RecordPartitioner(kgo.ManualPartitioner()),
-	)
+	options, err := brokers(address)
+	if err != nil {
+		return err
+	}
+	options = append(options, kgo.TransactionalID(transactionalID), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	client, err := kgo.NewClient(options...)
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,8 @@ import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
  * Consume, transform, produce, as the documentation of the producer has it: ADDRESS INPUT OUTPUT GROUP TRANSACTIONAL-ID
- * PROTOCOL, which is that of the group: classic, or consumer (KIP-848), in which the broker says how long a session is.
+ * PROTOCOL [NAME=VALUE …]. The protocol is that of the group: classic, or consumer (KIP-848), in which the broker says
+ * how long a session is. The settings are for both clients.
  *
  * <p>Each record's value goes to the same partition of the output in capitals. What is fatal ends the process, and the
  * caller starts another one; after any other error the transaction is aborted and the records are read again.
@@ -29,6 +30,10 @@ public final class Transform {
         Properties common = new Properties();
         common.put("bootstrap.servers", arguments[0]);
         common.put("reconnect.backoff.max.ms", "200");
+        for (String setting : List.of(arguments).subList(6, arguments.length)) {
+            int equals = setting.indexOf('=');
+            common.put(setting.substring(0, equals), setting.substring(equals + 1));
+        }
         Properties reading = new Properties();
         reading.putAll(common);
         reading.put("group.id", arguments[3]);
