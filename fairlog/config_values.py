@@ -187,6 +187,11 @@ def read_listener_name(text: str) -> str:
     return text.upper()
 
 
+def read_listener_name_or_empty(value: object) -> str:
+    text = read_text_or_empty(value)
+    return read_listener_name(text) if text else text
+
+
 def read_protocols(value: object) -> tuple[Listener, ...]:
     """NAME:PROTOCOL, with commas between: Kafka's listener.security.protocol.map."""
     found: dict[str, Listener] = {}

@@ -47,7 +47,7 @@ def status_of(role: Role, *, health: KafkaHealth = HEALTH) -> ClusterStatus:
     reports = Reports(CLUSTER.uuid, lambda: 100.0)
     owner = CopyReport(Role.OWNER, LeaderEpoch(4), StreamPosition(20), StreamPosition(18))
     reports.take(_said(ONE, owner) + _said(TWO, owner._replace(role=role, taken=StreamPosition(15))))
-    return look("orders", TWO, memory, reports, health, 100.0)
+    return look("orders", TWO, memory, reports, health, 100.0, handshakes_failed=3)
 
 
 def _said(node: NodeNumber, copy: CopyReport) -> list[StoredEntry]:
@@ -193,6 +193,7 @@ async def test_metrics_have_what_an_alert_needs() -> None:
     assert _sample(page, 'fairlog_shard_copies{shard="0"}') == 2
     assert _sample(page, 'fairlog_shard_owners_total{shard="0"}') == 4
     assert _sample(page, "fairlog_engine_answers") == 0
+    assert _sample(page, "fairlog_tls_handshakes_failed_total") == 3
 
 
 def _sample(page: str, name: str) -> float:
