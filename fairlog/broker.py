@@ -42,7 +42,14 @@ from fairlog.cluster.interface import BrokerAddress, ClusterStore, Topic
 from fairlog.config import Settings
 from fairlog.config_values import Address
 from fairlog.groups.consumer.values import Beat, Beaten, GroupSnapshot, Refused
-from fairlog.groups.interface import GroupDescription, GroupOffsets, GroupOverview, GroupRefusal, Membership
+from fairlog.groups.interface import (
+    GroupDescription,
+    GroupOffsets,
+    GroupOverview,
+    GroupRefusal,
+    MemberClient,
+    Membership,
+)
 from fairlog.groups.messages import Joined, Joining, JoinRefused, Leaving, Synced, Syncing
 from fairlog.groups.offset_index import Partition
 from fairlog.groups.offset_values import (
@@ -292,6 +299,8 @@ class Groups(Membership, Protocol):
     ) -> GroupRefusal | None: ...
 
     def leave(self, group_id: str, leaving: Sequence[Leaving]) -> Sequence[GroupRefusal | None] | GroupRefusal: ...
+
+    def client_of(self, group: str, member_id: str) -> MemberClient | None: ...
 
     def overviews(self) -> Sequence[GroupOverview]: ...
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fairlog.config import KEYS, ConfigError, Settings
 from fairlog.config_sources import with_texts
 from fairlog.config_values import ListenerAddresses
-from fairlog.configured_listeners import listeners_of
+from fairlog.configured_listeners import all_listeners_of
 from fairlog.topic_configs import TOPIC_CONFIGS, TRANSACTIONS, ConfigType, TopicConfig, default_value, setting_text
 
 _DEFAULTS = Settings()
@@ -90,7 +90,7 @@ def _named(addresses: ListenerAddresses) -> str:
 
 
 def _protocols(settings: Settings) -> str:
-    return ",".join(map(str, listeners_of(settings)))
+    return ",".join(map(str, all_listeners_of(settings)))
 
 
 GROUP_SEPARATOR = "fairlog.transaction.group.separator"
@@ -155,6 +155,13 @@ _ROWS = (
         KEYS["security.protocols"].doc,
         _protocols,
         "security.protocols",
+    ),
+    BrokerConfig(
+        "inter.broker.listener.name",
+        ConfigType.STRING,
+        KEYS["security.inner_listener"].doc,
+        lambda settings: settings.security.inner_listener or None,
+        "security.inner_listener",
     ),
     _of_setting("ssl.client.auth", ConfigType.STRING, "tls.client_auth"),
     _of_setting("ssl.principal.mapping.rules", ConfigType.STRING, "tls.principal_rules"),

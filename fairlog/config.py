@@ -527,7 +527,7 @@ class Settings:
         "shards an address is the first one's, and the ports of the others follow; or list one for each, with commas "
         "between them (with names: each with the name). In a cluster of several machines an address is where clients "
         "may begin; after it follow a port for each shard, and, for the first listener, one for each shard where "
-        "nodes reach each other.",
+        "nodes reach each other, unless these have a listener of their own (security.inner_listener).",
     )
     advertised: ListenerAddresses | None = key(
         None,

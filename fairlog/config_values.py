@@ -195,6 +195,11 @@ def read_protocol(value: object) -> SecurityProtocol:
         raise ValueError(f"one of {', '.join(SecurityProtocol.__members__)} is needed") from None
 
 
+def read_listener_name_or_empty(value: object) -> str:
+    text = read_text_or_empty(value)
+    return read_listener_name(text) if text else text
+
+
 def read_protocols(value: object) -> tuple[Listener, ...]:
     """NAME:PROTOCOL, with commas between: Kafka's listener.security.protocol.map."""
     found: dict[str, Listener] = {}

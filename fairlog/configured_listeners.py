@@ -6,6 +6,9 @@
 
 As in Kafka, each has a name of its own, and what is advertised is of one of them. Unlike in Kafka, a listener without
 an advertised address is advertised where it listens.
+
+`security.inner_listener` names the one by which the nodes of a cluster reach each other. It is none of the others:
+clients are not served there, and are not told of it.
 """
 
 from __future__ import annotations
@@ -22,16 +25,26 @@ from fairlog.security.mechanisms import offered
 from fairlog.security_settings import SaslSettings
 
 
-def listeners_of(settings: Settings) -> Sequence[Listener]:
-    """All listeners, in their order. Raises ConfigError if one has no protocol."""
+def all_listeners_of(settings: Settings) -> Sequence[Listener]:
+    """All listeners, in their order, the inner one among them. Raises ConfigError if one has no protocol."""
     try:
         return [listener_named(name, settings.security.protocols) for name, _ in settings.listen.named]
     except UnknownProtocol as error:
         raise ConfigError(str(error)) from None
 
 
+def listeners_of(settings: Settings) -> Sequence[Listener]:
+    """Those for clients, in their order. Raises ConfigError as `all_listeners_of`."""
+    return [each for each in all_listeners_of(settings) if each.name != settings.security.inner_listener]
+
+
+def inner_listener_of(settings: Settings) -> Listener | None:
+    """The one for other nodes, if it has a name. Raises ConfigError as `all_listeners_of`."""
+    return next((each for each in all_listeners_of(settings) if each.name == settings.security.inner_listener), None)
+
+
 def listen_addresses(settings: Settings) -> Mapping[Listener, Address]:
-    """Where each listener of a shard listens. Raises ConfigError as `listeners_of`."""
+    """Where each listener of a shard listens for clients. Raises ConfigError as `all_listeners_of`."""
     addresses = settings.listen.one_each()
     return {listener: addresses[listener.name] for listener in listeners_of(settings)}
 
@@ -39,12 +52,13 @@ def listen_addresses(settings: Settings) -> Mapping[Listener, Address]:
 def check_listeners(settings: Settings) -> None:
     """What must hold between the keys of listeners. Raises ConfigError."""
     listeners = listeners_of(settings)
-    names = [listener.name for listener in listeners]
+    names = [name for name, _ in settings.listen.named]
     advertised = () if settings.advertised is None else settings.advertised.named
     _require_names("advertised", [name for name, _ in advertised], names)
     limited = settings.requests.connections_max_by_listener.named
     _require_names("requests.connections_max_by_listener", [name for name, _ in limited], names)
     _require_names("tls.client_auth", [name for name, _ in settings.tls.client_auth.named], names)
+    _check_inner_listener(settings, names)
     require_distinct([(f"listen of {name}", of_shards[0]) for name, of_shards in settings.listen.named])
     for listener in listeners:
         _require_mechanism(listener, settings.sasl)
@@ -75,6 +89,45 @@ def _check_admin(settings: Settings) -> None:
             "the admin listener is to be sent passwords without TLS (admin.protocol = SASL_PLAINTEXT), which everybody "
             "on the line can read: SASL_SSL is needed, or sasl.secrets_without_tls"
         )
+
+
+def _check_inner_listener(settings: Settings, names: Sequence[str]) -> None:
+    name = settings.security.inner_listener
+    inner, tls = inner_listener_of(settings), settings.tls
+    if name:
+        _require_names("security.inner_listener", [name], names)
+        if settings.journal.engine is None:
+            raise ConfigError(
+                f"security.inner_listener names {name}, and there are no other nodes without journal.engine (--journals"
+                " kafka://…): the processes of one machine speak with each other on the loopback interface"
+            )
+        if names == [name]:
+            raise ConfigError(
+                f"listen has the inner listener {name} only (security.inner_listener): add one for clients"
+            )
+    is_encrypted = inner is not None and inner.protocol is SecurityProtocol.SSL
+    if settings.security.inner_plaintext and not is_encrypted:
+        raise ConfigError("security.inner_plaintext is for an inner listener with TLS (SSL, security.inner_listener)")
+    if inner is None:
+        return
+    if inner.protocol.asks_who_it_is:
+        raise ConfigError(
+            f"the inner listener {name} has the protocol {inner.protocol.value}: it is SSL or PLAINTEXT, for nodes do "
+            "not sign in and know each other by the cluster's secret"
+        )
+    if name in (named for named, _ in tls.client_auth.named):
+        raise ConfigError(
+            f"tls.client_auth names the inner listener {name}: with TLS other nodes always show a certificate there"
+        )
+    if is_encrypted:
+        for needed in ("certificate", "key"):
+            if getattr(tls, needed) is None:
+                raise ConfigError(f"the inner listener {name} has TLS, and tls.{needed} is not set")
+        if tls.inner_ca is None and tls.client_ca is None:
+            raise ConfigError(
+                f"the inner listener {name} has TLS, and neither tls.inner_ca nor tls.client_ca is set: name the CAs "
+                "that the certificates of other nodes have to come from"
+            )
 
 
 def _require_mechanism(listener: Listener, sasl: SaslSettings) -> None:
@@ -116,26 +169,28 @@ def require_distinct(named: Sequence[tuple[str, Address]]) -> None:
                 raise ConfigError(f"{name} ({address}) and {other_name} ({other}) are the same: choose other ports")
 
 
-def advertised_endpoints(settings: Settings, bound: Mapping[str, Address]) -> Mapping[str, Address]:
-    """What clients are told to connect to, by listener, when the broker listens on `bound`.
+def advertised_endpoints(
+    settings: Settings, bound: Mapping[str, Address], told: str = "clients"
+) -> Mapping[str, Address]:
+    """What is told to clients, or `told`, to connect to, by listener, when the broker listens on `bound`.
 
     Raises ConfigError if one is a wildcard, which is an address to listen on but not one to connect to.
     """
     advertised: Mapping[str, Address] = {} if settings.advertised is None else settings.advertised.one_each()
-    return {name: _advertised(name, advertised.get(name), address) for name, address in bound.items()}
+    return {name: _advertised(name, advertised.get(name), address, told) for name, address in bound.items()}
 
 
-def _advertised(name: str, advertised: Address | None, bound: Address) -> Address:
-    told = advertised or bound
-    if told.port == 0:
-        told = dataclasses.replace(told, port=bound.port)
-    if is_wildcard(told.host):
-        shown = ListenerAddresses.of({name: told})
+def _advertised(name: str, advertised: Address | None, bound: Address, told: str) -> Address:
+    address = advertised or bound
+    if address.port == 0:
+        address = dataclasses.replace(address, port=bound.port)
+    if is_wildcard(address.host):
+        shown = ListenerAddresses.of({name: address})
         raise ConfigError(
-            f"clients cannot connect to {shown}: set advertised ({KEYS['advertised'].variable} or --advertised) "
+            f"{told} cannot connect to {shown}: set advertised ({KEYS['advertised'].variable} or --advertised) "
             "to the HOST:PORT by which they reach this node"
         )
-    return told
+    return address
 
 
 def open_to_everybody(settings: Settings, bound: Mapping[str, Address]) -> Sequence[str]:

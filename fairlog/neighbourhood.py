@@ -1,6 +1,6 @@
-"""The other shards of the data directory, as the process of one of them reaches them.
+"""The other shards of the data directory or cluster, as the broker of one of them reaches them.
 
-    shard.links ─▶ Peers ┈┈ connections on the loopback interface ┈┈▶ the Peers of the other process ─▶ its links
+    shard.links ─▶ Peers ┈┈ connections, on one machine by its loopback interface ┈┈▶ Peers of the other ─▶ its links
 
 Where the others listen, the cluster store says: each process writes its address there at its start. The listener for
 brokers is one of its own, on a port that the system picks, and speaks with those alone who know the directory's secret.
@@ -18,6 +18,7 @@ from fairlog.cluster.coordinators import shard_of_transactional_id
 from fairlog.cluster.interface import ClusterStore
 from fairlog.interbroker.giving_copies import GivesCopies
 from fairlog.interbroker.peers import Peers
+from fairlog.interbroker.ways import Way
 from fairlog.listening import another_listener
 from fairlog_types import LogId, ProducerEpoch, ProducerId, ShardNumber
 from shard.adding import AddLog
@@ -68,10 +69,12 @@ class Neighbourhood:
         listeners: Sequence[trio.SocketListener],
         giver: GivesCopies | None = None,
         appends_wait: Callable[[], bool] = lambda: False,
+        way: Way | None = None,
     ) -> None:
         """`listeners` are for brokers; `secret` is the data directory's, or the cluster's. `giver` gives copies of the
         shard to nodes that join. While the shard's `appends_wait`, no connection is opened: another owner of it
-        may have its own by then, and each would take the place of the other's, again and again.
+        may have its own by then, and each would take the place of the other's, again and again. `way` is how others are
+        reached; None: without TLS.
         """
         self.listeners = listeners
         self._cluster = cluster
@@ -82,6 +85,7 @@ class Neighbourhood:
             secret,
             lambda shard: None if appends_wait() else cluster.internal_address(shard),
             self._receive,
+            way=way,
             connected=self._connected,
             disconnected=self._disconnected,
             moved=cluster.changed,

@@ -12,6 +12,7 @@ from fairlog.config_key import key
 from fairlog.config_values import (
     read_client_auth,
     read_file_or_none,
+    read_listener_name_or_empty,
     read_mechanisms,
     read_principal_rules,
     read_principals,
@@ -51,7 +52,7 @@ class AuthorizerSettings:
 
 @dataclass(frozen=True, slots=True)
 class SecuritySettings:
-    """How clients speak to the listeners. docs/security.md describes it."""
+    """How the listeners are spoken to. docs/security.md describes it."""
 
     protocols: tuple[Listener, ...] = key(
         (),
@@ -59,6 +60,21 @@ class SecuritySettings:
         "NAME:PROTOCOL for each listener whose name is no protocol, with commas between them. Protocols are PLAINTEXT, "
         "SSL, SASL_PLAINTEXT and SASL_SSL. Kafka's listener.security.protocol.map.",
         default_text="none",
+    )
+    inner_listener: str = key(
+        "",
+        read_listener_name_or_empty,
+        "The name of the listener, among those of listen, by which the nodes of a cluster reach each other: its port "
+        "is that of the first shard, and those of the others follow. Clients are not served there. Its protocol is "
+        "PLAINTEXT, or SSL: then each node shows the other its certificate. Without it nodes reach each other without "
+        "TLS, at ports after those of the first listener. Kafka's inter.broker.listener.name.",
+        default_text="none",
+    )
+    inner_plaintext: bool = key(
+        False,
+        read_switch,
+        "With an inner listener with TLS: also speak without it to nodes that do not have it yet. For the time in "
+        "which a cluster moves to TLS, node by node.",
     )
 
 
@@ -86,11 +102,18 @@ class TlsSettings:
         "good. required: without one there is no connection. For single listeners NAME:WORD, with commas between "
         "them; the others do not ask. Kafka's ssl.client.auth.",
     )
+    inner_ca: Path | None = key(
+        None,
+        read_file_or_none,
+        "A file with the certificates of the CAs that the certificates of other nodes have to come from, where the "
+        "inner listener has TLS (security.inner_listener).",
+        default_text="tls.client_ca",
+    )
     revoked: Path | None = key(
         None,
         read_file_or_none,
-        "A file with the revocation lists (CRLs) of these CAs, one of each that clients' certificates come from "
-        "directly. A certificate that is in one is refused, and all are when the list has expired.",
+        "A file with the revocation lists (CRLs) of these CAs, one of each that certificates of clients and other "
+        "nodes come from directly. A certificate that is in one is refused, and all are when the list has expired.",
         default_text="none",
     )
     principal_rules: PrincipalRules = key(

@@ -41,7 +41,7 @@ def cluster_status() -> ClusterStatus:
     """Three nodes, each the owner of one of three shards; node 1 says so."""
     nodes = [NodeStatus(number, f"host-{number}.example", f"rack-{number}", True) for number in (1, 2, 3)]
     shards = [shard_status(number, number + 1, epoch=number + 1) for number in range(3)]
-    return ClusterStatus("C" * 22, "orders", 1, "9.9", nodes, shards, WELL)
+    return ClusterStatus("C" * 22, "orders", 1, "9.9", nodes, shards, WELL, 3)
 
 
 class ClusterAdmin:

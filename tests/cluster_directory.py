@@ -31,7 +31,7 @@ from coordinator.group_records import (
 )
 from coordinator.messages import UNCOUNTED
 from fairlog.cluster import cluster_records, records
-from fairlog.cluster.cluster_records import ClusterRecord, NodeNumber, NodeRecord, Ports, ShardRecord
+from fairlog.cluster.cluster_records import ClusterRecord, InnerTlsRecord, NodeNumber, NodeRecord, Ports, ShardRecord
 from fairlog.cluster.interface import Topic
 from fairlog.cluster.local_copy import LocalCopy
 from fairlog.cluster.metadata_entry import Base
@@ -143,6 +143,9 @@ async def write_metadata(
         content[records.topic_key(topic.topic_id)] = records.encode_topic(records.TopicRecord(topic, deleting=False))
     node = NodeRecord(bytes(16), "here", "inside", {ShardNumber(0): Ports(9193, 9196)}, "a")
     content[cluster_records.node_key(NodeNumber(1))] = cluster_records.encode_node(node)
+    content[cluster_records.inner_tls_key(NodeNumber(1))] = cluster_records.encode_inner_tls(
+        InnerTlsRecord(node.incarnation)
+    )
     kept = ShardRecord([NodeNumber(1)], NodeNumber(1), LeaderEpoch(4), [NodeNumber(1)])
     content[cluster_records.shard_key(ShardNumber(0))] = cluster_records.encode_shard(kept)
     copy = LocalCopy.open(data_dir / METADATA, f"{NAME}.metadata")

@@ -99,6 +99,8 @@ def make_cluster_app(
         answer = await move(shard, node)
         outcome = answer.outcome.value
         refused = None if answer.outcome is MoveOutcome.ASKED else outcome
+        if answer.outcome is MoveOutcome.NOT_KNOWN:
+            refused = trail.UNKNOWN
         trail.note(actor(request), Action.MOVE_SHARD, str(shard), refused, to=node)
         return JSONResponse({"outcome": outcome, "message": answer.message}, _STATUS[answer.outcome])
 

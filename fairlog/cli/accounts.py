@@ -31,15 +31,20 @@ class Accounts(Protocol):
         ...
 
 
-def accounts_of(bootstrap: Address | None, data_dir: Path | None = None, admin: str | None = None) -> Accounts:
-    """Those of a broker's cluster, or of the node that has the data directory. Raises ClientError, ConfigError."""
+def accounts_of(
+    bootstrap: Address | None, data_dir: Path | None = None, admin: str | None = None, config: Path | None = None
+) -> Accounts:
+    """Those of a broker's cluster, or of the node that has the data directory. Raises ClientError, ConfigError.
+
+    `config` is the node's file with settings.
+    """
     if bootstrap is not None:
         from fairlog.cli.users_admin import BrokerAccounts
 
         return BrokerAccounts(bootstrap)
     from fairlog.config_sources import load
 
-    settings = load(flags={"data_dir": data_dir})
+    settings = load(flags={"data_dir": data_dir}, file=config)
     if admin is None and not _runs(settings):
         return _FileAccounts(settings)
     return _AdminAccounts(settings, admin, is_own=admin is None or data_dir is not None)
@@ -116,8 +121,10 @@ class _FileAccounts:
 
     def change(self, action: str, name: str, password: str | None) -> None:
         from fairlog.admin_http.users import changes_of
+        from fairlog.cli.trail_at_rest import noted
         from fairlog.data_directory import CLUSTER, MANIFEST, RESTORING, read_cluster_store
         from fairlog.directory import locked_directory
+        from fairlog.trail import Action
         from fairlog.user_accounts import change_at_rest
 
         data_dir, credentials = self.settings.data_dir, _hashed(password)
@@ -131,7 +138,8 @@ class _FileAccounts:
             if name in outcome.refused:
                 raise ClientError(f"user {name!r}: {outcome.refused[name].value}")
 
-        _in_sentences(change)
+        with noted(self.settings, Action.DELETE_USER if action == "delete" else Action.ALTER_USER, name):
+            _in_sentences(change)
 
 
 def _hashed(password: str | None) -> Mapping[ScramMechanism, Credential]:

@@ -41,6 +41,7 @@ Admin = Annotated[
         show_default="if the data directory is that of such a node, its own",
     ),
 ]
+Config = Annotated[Path | None, typer.Option(metavar="FILE.toml", help="The node's file with settings.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 _AUTO = "auto"
 _LATER = " from the next start on"
@@ -48,11 +49,11 @@ _COLUMNS = ("shard", "broker", "listens on", "process", "process id", "state")
 
 
 @app.command("list", epilog="\b\nExample:\n  fairlog shard list --json")
-def list_all(data_dir: DataDir = None, admin: Admin = None, json: Json = False) -> None:
+def list_all(data_dir: DataDir = None, admin: Admin = None, config: Config = None, json: Json = False) -> None:
     """List the shards of a node and the processes that serve them, or those of a cluster and its nodes."""
     from fairlog.cli import cluster_shards
 
-    settings = _load(data_dir)
+    settings = _load(data_dir, config)
     if (of_cluster := _admin_of_cluster(settings, admin)) is not None:
         is_own = admin is None or data_dir is not None
         cluster_shards.show(of_cluster, settings, is_own=is_own, json=json)
@@ -73,6 +74,7 @@ def add(
         ),
     ] = None,
     data_dir: DataDir = None,
+    config: Config = None,
 ) -> None:
     """Add a shard to a node. Topics that are created later are spread over it as well.
 
@@ -80,7 +82,7 @@ def add(
     """
     from fairlog.supervisor.machine import fewest
 
-    settings = _load(data_dir)
+    settings = _load(data_dir, config)
     if _is_of_cluster(settings):
         raise ClientError(
             f"{settings.data_dir} is that of a node of several machines: how many shards their cluster has was fixed "
@@ -117,6 +119,7 @@ def move(
     ],
     data_dir: DataDir = None,
     admin: Admin = None,
+    config: Config = None,
 ) -> None:
     """Have another process serve a shard, or another node of a cluster.
 
@@ -125,7 +128,7 @@ def move(
     """
     from fairlog.cli import cluster_shards
 
-    settings = _load(data_dir)
+    settings = _load(data_dir, config)
     if (of_cluster := _admin_of_cluster(settings, admin)) is not None:
         is_own = admin is None or data_dir is not None
         cluster_shards.move(of_cluster, settings, shard, None if to == _AUTO else int(to), is_own=is_own)
@@ -150,10 +153,10 @@ def _move_to_process(settings: Settings, shard: int, to: int) -> None:
         say(f"shard {shard} will be served by process {to}{_LATER}")
 
 
-def _load(data_dir: Path | None) -> Settings:
+def _load(data_dir: Path | None, config: Path | None) -> Settings:
     from fairlog.config_sources import load
 
-    return load(flags={"data_dir": data_dir})
+    return load(flags={"data_dir": data_dir}, file=config)
 
 
 def _admin_of_cluster(settings: Settings, admin: str | None) -> AdminListener | None:
@@ -230,10 +233,30 @@ def _change(
     """Have the supervisor make a change; without one, change the processes of the shards on disk, and answer False."""
     answer = _ask(settings, question)
     if answer is None:
-        _sentences(lambda: _change_at_rest(settings, changed))
+        _note_and_change_at_rest(settings, question, changed)
     elif "refused" in answer:
         raise ClientError(str(answer["refused"]))
     return answer is not None
+
+
+def _note_and_change_at_rest(
+    settings: Settings, question: Mapping[str, object], changed: Callable[[Sequence[int]], Sequence[int]]
+) -> None:
+    from fairlog.cli.trail_at_rest import noted
+    from fairlog.trail import Action
+
+    if question["ask"] == "move":
+        line = noted(settings, Action.MOVE_SHARD, str(question["shard"]), to=question["process"])
+    else:
+        line = noted(settings, Action.ADD_SHARD, "")
+    with line as what:
+
+        def make(processes: Sequence[int]) -> Sequence[int]:
+            if question["ask"] == "add":
+                what.on = str(len(processes))  # the number of the new one
+            return changed(processes)
+
+        _sentences(lambda: _change_at_rest(settings, make))
 
 
 def _change_at_rest(settings: Settings, changed: Callable[[Sequence[int]], Sequence[int]]) -> None:

@@ -46,6 +46,7 @@ Admin = Annotated[
         show_default="as for fairlog serve",
     ),
 ]
+Config = Annotated[Path | None, typer.Option(metavar="FILE.toml", help="The node's file with settings.")]
 PasswordFile = Annotated[
     str | None,
     typer.Option(
@@ -58,10 +59,14 @@ PasswordFile = Annotated[
 
 @app.command("list", epilog="\b\nExample:\n  fairlog user list --json")
 def list_all(
-    bootstrap: OptionalBootstrap = None, data_dir: DataDir = None, admin: Admin = None, json: Json = False
+    bootstrap: OptionalBootstrap = None,
+    data_dir: DataDir = None,
+    admin: Admin = None,
+    config: Config = None,
+    json: Json = False,
 ) -> None:
     """List the users, and by which mechanisms they can sign in."""
-    users = _accounts(bootstrap, data_dir, admin).users()
+    users = _accounts(bootstrap, data_dir, admin, config).users()
     if json:
         show_json([{"user": name, "mechanisms": dict(mechanisms)} for name, mechanisms in users.items()])
     else:
@@ -78,9 +83,10 @@ def add(
     bootstrap: OptionalBootstrap = None,
     data_dir: DataDir = None,
     admin: Admin = None,
+    config: Config = None,
 ) -> None:
     """Add a user, who can sign in by SCRAM-SHA-256, SCRAM-SHA-512 and PLAIN."""
-    accounts = _accounts(bootstrap, data_dir, admin)
+    accounts = _accounts(bootstrap, data_dir, admin, config)
     accounts.change("add", name, _password(name, password_file))
     say(f"user {name} was added")
 
@@ -92,29 +98,36 @@ def password(
     bootstrap: OptionalBootstrap = None,
     data_dir: DataDir = None,
     admin: Admin = None,
+    config: Config = None,
 ) -> None:
     """Give a user another password. Connections that were opened with the old one are closed."""
-    accounts = _accounts(bootstrap, data_dir, admin)
+    accounts = _accounts(bootstrap, data_dir, admin, config)
     accounts.change("password", name, _password(name, password_file))
     say(f"user {name} has another password")
 
 
 @app.command("delete", epilog="\b\nExample:\n  fairlog user delete alice")
-def delete(name: Name, bootstrap: OptionalBootstrap = None, data_dir: DataDir = None, admin: Admin = None) -> None:
+def delete(
+    name: Name,
+    bootstrap: OptionalBootstrap = None,
+    data_dir: DataDir = None,
+    admin: Admin = None,
+    config: Config = None,
+) -> None:
     """Delete a user. Its connections are closed."""
-    _accounts(bootstrap, data_dir, admin).change("delete", name, None)
+    _accounts(bootstrap, data_dir, admin, config).change("delete", name, None)
     say(f"user {name} was deleted")
 
 
-def _accounts(bootstrap: object, data_dir: Path | None, admin: str | None) -> Accounts:
+def _accounts(bootstrap: object, data_dir: Path | None, admin: str | None, config: Path | None) -> Accounts:
     from fairlog.cli.accounts import accounts_of
     from fairlog.config_values import Address
 
     if isinstance(bootstrap, Address):
-        if data_dir is not None or admin is not None:
-            raise typer.BadParameter("--bootstrap goes without --data-dir and --admin")
+        if any(each is not None for each in (data_dir, admin, config)):
+            raise typer.BadParameter("--bootstrap goes without --data-dir, --admin and --config")
         return accounts_of(bootstrap)
-    return accounts_of(None, data_dir, admin)
+    return accounts_of(None, data_dir, admin, config)
 
 
 def _password(name: str, file: str | None) -> str:

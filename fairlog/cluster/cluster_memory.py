@@ -16,6 +16,7 @@ from dataclasses import replace
 from fairlog.cluster import cluster_records, records
 from fairlog.cluster.cluster_records import (
     NO_SHARD_RECORD,
+    InnerTlsRecord,
     ListenerPlaces,
     ListenersRecord,
     NodeNumber,
@@ -24,6 +25,7 @@ from fairlog.cluster.cluster_records import (
 )
 from fairlog.cluster.common_memory import Changes, CommonMemory
 from fairlog.cluster.features import Feature
+from fairlog.cluster.interface import InnerAddress
 from fairlog.security.listeners import PLAIN
 from fairlog_types import CorruptStorage, LeaderEpoch, ShardNumber
 
@@ -59,6 +61,7 @@ class ClusterMemory(CommonMemory):
         super().__init__(content, features)
         self.nodes: dict[NodeNumber, NodeRecord] = {}
         self._listeners: dict[NodeNumber, ListenersRecord] = {}
+        self._inner_tls: dict[NodeNumber, InnerTlsRecord] = {}
         self._shard_records: dict[ShardNumber, ShardRecord] = {}
         self.wishes: dict[ShardNumber, NodeNumber] = {}
         """The nodes that are to own certain shards whenever they can."""
@@ -81,8 +84,22 @@ class ClusterMemory(CommonMemory):
             return None
         return record.host, record.ports[shard].clients
 
+    def internal_address(self, node: NodeNumber, shard: ShardNumber) -> InnerAddress | None:
+        """Where other nodes reach the shard's broker on a node; None if it has none."""
+        record = self.nodes.get(node)
+        if record is None or shard not in record.ports:
+            return None
+        inner = self._inner_tls.get(node)
+        has_tls = inner is not None and inner.incarnation == record.incarnation
+        return InnerAddress(record.internal_host, record.ports[shard].brokers, has_tls)
+
     def announced(
-        self, node: NodeNumber, record: NodeRecord, listeners: Mapping[str, ListenerPlaces] | None = None
+        self,
+        node: NodeNumber,
+        record: NodeRecord,
+        listeners: Mapping[str, ListenerPlaces] | None = None,
+        *,
+        has_inner_tls: bool = False,
     ) -> Changes:
         """What says where a node is reached; without `listeners` only by PLAINTEXT, where `record` says."""
         others = None
@@ -91,6 +108,9 @@ class ClusterMemory(CommonMemory):
         return {
             cluster_records.node_key(node): cluster_records.encode_node(record),
             cluster_records.listeners_key(node): others,
+            cluster_records.inner_tls_key(node): (
+                cluster_records.encode_inner_tls(InnerTlsRecord(record.incarnation)) if has_inner_tls else None
+            ),
         }
 
     def removed(self, node: NodeNumber) -> Changes:
@@ -99,7 +119,11 @@ class ClusterMemory(CommonMemory):
         if kept:
             raise NodeInUse(f"node {node} keeps the shards {', '.join(map(str, kept))}: let others keep them first")
         wishes = (shard for shard, wished in self.wishes.items() if wished == node)
-        own = (cluster_records.node_key(node), cluster_records.listeners_key(node))
+        own = (
+            cluster_records.node_key(node),
+            cluster_records.listeners_key(node),
+            cluster_records.inner_tls_key(node),
+        )
         return {**dict.fromkeys(own), **{cluster_records.wish_key(shard): None for shard in wishes}}
 
     def spread(self, replicas: Mapping[ShardNumber, Sequence[NodeNumber]]) -> Changes:
@@ -140,6 +164,7 @@ class ClusterMemory(CommonMemory):
             cluster_records.decode_listeners(after, self.shards),
             cluster_records.gone_listeners(gone),
         )
+        inner_tls, gone_inner_tls = cluster_records.decode_inner_tls(after), cluster_records.gone_inner_tls(gone)
         shards = cluster_records.decode_shard_records(after, self.shards)
         wishes = cluster_records.decode_wishes(after, self.shards)
         gone_wishes = cluster_records.gone_wishes(gone, self.shards)
@@ -151,11 +176,15 @@ class ClusterMemory(CommonMemory):
             self._listeners |= listeners
             for node in gone_listeners:
                 self._listeners.pop(node, None)
+            self._inner_tls |= inner_tls
+            for node in gone_inner_tls:
+                self._inner_tls.pop(node, None)
             self._shard_records |= shards
             self.wishes |= wishes
             for shard in gone_wishes:
                 self.wishes.pop(shard, None)
-            return bool(nodes or gone_nodes or listeners or gone_listeners or shards or wishes or gone_wishes)
+            of_nodes = nodes or gone_nodes or listeners or gone_listeners or inner_tls or gone_inner_tls
+            return bool(of_nodes or shards or wishes or gone_wishes)
 
         return take_in
 

@@ -3,6 +3,7 @@
     cluster   [cluster id, group journals]
     node/M    [incarnation, host, internal host, {shard: [port, internal port]}, rack]
     listeners/M   [incarnation, {name: [host, {shard: port}]}]
+    inner-tls/M   [incarnation]
     shard/N   [replicas, owner, epoch, in sync]
     wish/N    node
 
@@ -40,6 +41,7 @@ CLUSTER_KEY = b"cluster"
 NODE_PREFIX = b"node/"
 SHARD_PREFIX = b"shard/"
 WISH_PREFIX = b"wish/"
+INNER_TLS_PREFIX = b"inner-tls/"
 
 SHARDS_MAX = 1000
 """A node's brokers are numbered by its number × 1000 + the shard."""
@@ -102,6 +104,14 @@ class ListenersRecord:
     incarnation: bytes
     """That of the node's record that it belongs to: an earlier version of the program writes that one alone."""
     by_name: Mapping[str, ListenerPlaces]
+
+
+@dataclass(frozen=True, slots=True)
+class InnerTlsRecord:
+    """Of a node that speaks TLS with other nodes."""
+
+    incarnation: bytes
+    """That of the node's record that it belongs to, as in `ListenersRecord`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +252,33 @@ def decode_listeners(content: Mapping[bytes, bytes], shards: int) -> dict[NodeNu
 def gone_listeners(keys: Collection[bytes]) -> list[NodeNumber]:
     """The nodes whose listeners have these keys, among others. Raises CorruptStorage."""
     return [_node_in(key, records.LISTENERS_PREFIX) for key in keys if key.startswith(records.LISTENERS_PREFIX)]
+
+
+def inner_tls_key(node: NodeNumber) -> bytes:
+    return INNER_TLS_PREFIX + str(node).encode()
+
+
+def encode_inner_tls(record: InnerTlsRecord) -> bytes:
+    return cbor2.dumps([record.incarnation])
+
+
+def decode_inner_tls(content: Mapping[bytes, bytes]) -> dict[NodeNumber, InnerTlsRecord]:
+    """The nodes that speak TLS with each other. Raises CorruptStorage."""
+    found: dict[NodeNumber, InnerTlsRecord] = {}
+    for key, value in content.items():
+        if key.startswith(INNER_TLS_PREFIX):
+            node = _node_in(key, INNER_TLS_PREFIX)
+            match load(value, f"inner-tls/{node}"):
+                case [bytes() as incarnation] if len(incarnation) == _INCARNATION_BYTES:
+                    found[node] = InnerTlsRecord(incarnation)
+                case other:
+                    raise CorruptStorage(f"the record inner-tls/{node} reads {shown(other)}")
+    return found
+
+
+def gone_inner_tls(keys: Collection[bytes]) -> list[NodeNumber]:
+    """The nodes of these keys, among others. Raises CorruptStorage."""
+    return [_node_in(key, INNER_TLS_PREFIX) for key in keys if key.startswith(INNER_TLS_PREFIX)]
 
 
 def _are_places(value: object, shards: int) -> TypeGuard[dict[str, tuple[str, dict[ShardNumber, int]]]]:

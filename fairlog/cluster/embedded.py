@@ -39,6 +39,7 @@ from fairlog.cluster.deciding_store import DecidingStore
 from fairlog.cluster.features import FEATURES, Feature
 from fairlog.cluster.interface import (
     BrokerAddress,
+    InnerAddress,
     Leader,
     PartitionCopies,
     Topic,
@@ -195,9 +196,9 @@ class EmbeddedStore(DecidingStore):
     def broker_of(self, shard: ShardNumber) -> int:
         return self._memory.node.node_id + shard
 
-    def internal_address(self, shard: ShardNumber) -> tuple[str, int] | None:
+    def internal_address(self, shard: ShardNumber) -> InnerAddress | None:
         address = self._memory.addresses.get(self.broker_of(shard))
-        return None if address is None else address.internal
+        return None if address is None or address.internal is None else InnerAddress(*address.internal)
 
     def rack_of(self, node_id: int) -> str | None:  # noqa: ARG002 - all brokers are on one machine
         return None

@@ -91,6 +91,15 @@ class BrokerAddress(NamedTuple):
     port: int
 
 
+class InnerAddress(NamedTuple):
+    """Where a broker is reached by other brokers."""
+
+    host: str
+    port: int
+    has_tls: bool = False
+    """Whether TLS is spoken there, as its node says. Nowhere on one machine."""
+
+
 class Notice(Protocol):
     """Something that happens once; `trio.Event` is one."""
 
@@ -229,8 +238,8 @@ class ClusterStore(Protocol):
         """The rack that the broker of this node id is in; None if it has not said."""
         ...
 
-    def internal_address(self, shard: ShardNumber) -> tuple[str, int] | None:
-        """Host and port where the shard's broker listens for other brokers; None if that is not known yet."""
+    def internal_address(self, shard: ShardNumber) -> InnerAddress | None:
+        """Where the shard's broker listens for other brokers; None if that is not known yet."""
         ...
 
     def shard_of(self, log: LogId) -> ShardNumber | None:

@@ -19,7 +19,7 @@ from fairlog.cluster import cluster_records
 from fairlog.cluster.cluster_records import ListenerPlaces, NodeNumber, NodeRecord, ShardRecord, broker_id
 from fairlog.cluster.common_memory import Changes
 from fairlog.cluster.deciding_store import DecidingStore
-from fairlog.cluster.interface import BrokerAddress, Leader, PartitionCopies, Topic
+from fairlog.cluster.interface import BrokerAddress, InnerAddress, Leader, PartitionCopies, Topic
 from fairlog.cluster.metadata_log import MetadataLog
 from fairlog_types import LeaderEpoch, ShardNumber
 
@@ -109,14 +109,10 @@ class ReplicatedStore(DecidingStore):
         owner = self._metadata.memory.shard(shard).owner
         return NO_NODE if owner is None else broker_id(owner, shard)
 
-    def internal_address(self, shard: ShardNumber) -> tuple[str, int] | None:
+    def internal_address(self, shard: ShardNumber) -> InnerAddress | None:
         """See `ClusterStore.internal_address`: that of the shard's owner."""
-        memory = self._metadata.memory
-        owner = memory.shard(shard).owner
-        record = None if owner is None else memory.nodes.get(owner)
-        if record is None or shard not in record.ports:
-            return None
-        return record.internal_host, record.ports[shard].brokers
+        owner = self._metadata.memory.shard(shard).owner
+        return None if owner is None else self._metadata.memory.internal_address(owner, shard)
 
     def rack_of(self, node_id: int) -> str | None:
         record = self._metadata.memory.nodes.get(NodeNumber(node_id // cluster_records.SHARDS_MAX))
@@ -137,9 +133,20 @@ class ReplicatedStore(DecidingStore):
     def copies_of(self, shard: ShardNumber) -> PartitionCopies:
         return _copies_of(shard, self._metadata.memory.shard(shard))
 
-    async def announce(self, record: NodeRecord, listeners: Mapping[str, ListenerPlaces] | None = None) -> None:
+    async def announce(
+        self,
+        record: NodeRecord,
+        listeners: Mapping[str, ListenerPlaces] | None = None,
+        *,
+        has_inner_tls: bool = False,
+    ) -> None:
         """Say where this node is reached, as `ClusterMemory.announced` has it. Raises StorageFailure."""
-        await self._change(lambda: (self._metadata.memory.announced(self._node, record, listeners), None))
+
+        def announced() -> tuple[Changes, None]:
+            memory = self._metadata.memory
+            return memory.announced(self._node, record, listeners, has_inner_tls=has_inner_tls), None
+
+        await self._change(announced)
 
     async def remove_node(self, node: NodeNumber) -> None:
         """Take a node out of the cluster. Idempotent. Raises NodeInUse if it keeps a shard, StorageFailure."""

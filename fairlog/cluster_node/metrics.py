@@ -84,3 +84,8 @@ def _of(status: ClusterStatus) -> Iterator[Metric]:
     yield CounterMetricFamily("fairlog_engine_appends", "Entries that the engine has taken", value=engine.appends)
     yield CounterMetricFamily("fairlog_engine_bytes", "Their bytes", value=engine.bytes)
     yield CounterMetricFamily("fairlog_engine_unknown", "Appends whose outcome is not known", value=engine.unknown)
+    yield CounterMetricFamily(
+        "fairlog_tls_handshakes_failed",
+        "Connections of clients and other nodes closed because there was no TLS with them",
+        value=status.handshakes_failed,
+    )

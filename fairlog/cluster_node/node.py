@@ -45,7 +45,7 @@ from fairlog.listening import bound_to
 from fairlog.live_settings import LiveSettings
 from fairlog.native.protocol import NativeProtocol
 from fairlog.open_files import raise_open_files_limit
-from fairlog.opening_listeners import ADMIN, open_tls, warn_if_open
+from fairlog.opening_listeners import ADMIN, open_tls, open_way, warn_if_open
 from fairlog.security.tls import TlsListener
 from fairlog.user_accounts import StoreAccounts
 from fairlog_types import ShardNumber, StorageFailure
@@ -121,7 +121,7 @@ async def _run(
     with trio.CancelScope() as life:
         async with AsyncExitStack() as stack:
             tls = await open_tls(stack, settings)
-            listeners = await open_listeners(stack, settings, tls)
+            listeners = await open_listeners(stack, settings, tls, await open_way(stack, settings))
             warn_if_open(settings, bound_to(listeners.doors))
             shown = ListenerAddresses.of(listeners.advertised)
             sight = _Sight()
@@ -172,6 +172,7 @@ async def _run(
                         said.reports,
                         engine.health(),
                         trio.current_time(),
+                        handshakes_failed=sum(each.failed for each in tls.values()) + listeners.way.failed,
                     ),
                     lambda: said.reports.hears(number, UP_AGE_S),
                 )
@@ -270,11 +271,12 @@ async def _announce(
     store: ReplicatedStore, settings: Settings, listeners: NodeListeners, incarnation: bytes, stop: trio.Event
 ) -> None:
     """Until it is done, or `stop`: what has failed for good is raised where the node ends."""
-    host = listeners.host
-    record = NodeRecord(incarnation, host, host, listeners.ports, settings.cluster.rack or None)
+    record = NodeRecord(
+        incarnation, listeners.host, listeners.inner_host, listeners.ports, settings.cluster.rack or None
+    )
     while not stop.is_set():
         try:
-            await store.announce(record, listeners.places)
+            await store.announce(record, listeners.places, has_inner_tls=listeners.way.has_tls)
         except (StorageFailure, EngineAway) as failure:
             log.warning("the node is not announced yet", reason=str(failure))
             await trio.sleep(AGAIN_S)

@@ -4,6 +4,7 @@ for each shard where nodes reach each other.
     listen            any client's first address: `fairlog.bystander`
     listen + 1 + s    clients of shard s on this node
     listen + 1 + S + s   other nodes' brokers, for shard s (S shards): after the first listener's ports only
+    inner + s            the same, in place of it, if there is an inner listener (security.inner_listener)
 
 All of them are open for as long as the node lives; who accepts from one changes with the shard's owner. With port 0 the
 system picks each. Other nodes and clients find them in the metadata (`NodeRecord`, `ListenersRecord`).
@@ -20,10 +21,18 @@ import trio
 from fairlog.cluster.cluster_records import ListenerPlaces, Ports
 from fairlog.config import ConfigError, Settings
 from fairlog.config_values import Address, ListenerAddresses
-from fairlog.configured_listeners import advertised_endpoints, listen_addresses, require_distinct
+from fairlog.configured_listeners import (
+    advertised_endpoints,
+    inner_listener_of,
+    listen_addresses,
+    require_distinct,
+)
+from fairlog.interbroker.ways import Way
 from fairlog.listening import Door, bound_to, open_doors
+from fairlog.security.listeners import Listener
 from fairlog.security.tls import TlsListener
 from fairlog_types import ShardNumber
+from shard.directory import FIRST_SHARD
 
 PORT_MAX = 65_535
 
@@ -34,6 +43,8 @@ class OfShard:
 
     clients: Sequence[Door]
     brokers: Sequence[trio.SocketListener]
+    brokers_port: int
+    """That other nodes are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +55,22 @@ class NodeListeners:
     advertised: Mapping[str, Address]
     """What clients are told to begin with, by listener."""
     of_shard: Mapping[ShardNumber, OfShard]
+    inner_host: str
+    """By which other nodes reach this one."""
+    way: Way
+    """How they do, and it them."""
 
     @property
     def host(self) -> str:
-        """By which other nodes reach this one: that of the first listener."""
+        """That of the first listener."""
         return next(iter(self.advertised.values())).host
 
     @property
     def ports(self) -> Mapping[ShardNumber, Ports]:
-        """What is announced of the first listener."""
+        """What is announced of the first listener, and of where other nodes reach this one."""
         first = next(iter(self.advertised))
         return {
-            shard: Ports(self.advertised_of(shard)[first].port, _port(each.brokers[0]))
+            shard: Ports(self.advertised_of(shard)[first].port, each.brokers_port)
             for shard, each in self.of_shard.items()
         }
 
@@ -74,24 +89,18 @@ class NodeListeners:
         return {name: replace(address, port=bound[name].port) for name, address in self.advertised.items()}
 
 
-async def open_listeners(stack: AsyncExitStack, settings: Settings, tls: Mapping[str, TlsListener]) -> NodeListeners:
-    """Listen everywhere, until `stack` is left. Raises ConfigError, and OSError if an address is taken."""
+async def open_listeners(
+    stack: AsyncExitStack, settings: Settings, tls: Mapping[str, TlsListener], way: Way
+) -> NodeListeners:
+    """Listen everywhere, until `stack` is left; `way` is how other nodes are spoken to.
+
+    Raises ConfigError, and OSError if an address is taken.
+    """
     shards, addresses = settings.cluster.shards, listen_addresses(settings)
+    inner = inner_listener_of(settings)
     first = next(iter(addresses.values()))
-    ranges: list[tuple[str, Address]] = []
-    for listener, address in addresses.items():
-        after = 2 * shards if address is first else shards
-        if address.port and address.port + after > PORT_MAX:
-            where = settings.listen if len(addresses) == 1 else ListenerAddresses.of({listener.name: address})
-            raise ConfigError(
-                f"listen ({where}) has no room for the ports that follow it, {'two' if address is first else 'one'} "
-                f"for each of {shards} shards"
-            )
-        if address.port:
-            ranges += (
-                (f"listen of {listener.name}", replace(address, port=address.port + n)) for n in range(after + 1)
-            )
-    require_distinct(ranges)
+    for_brokers = _after(first, 1 + shards) if inner is None else settings.listen.one_each()[inner.name]
+    _require_ports(settings, addresses, inner)
 
     async def listen(after: int) -> Sequence[Door]:
         """The ports that are so many after the first one of each listener."""
@@ -102,10 +111,10 @@ async def open_listeners(stack: AsyncExitStack, settings: Settings, tls: Mapping
             port = "" if len(addresses) > 1 else f" (port {next(iter(at.values())).port})"
             raise OSError(error.errno, f"{error.strerror or error}{port}") from error
 
-    async def listen_for_brokers(after: int) -> Sequence[trio.SocketListener]:
-        port = _after(first, after).port
+    async def listen_for_brokers(shard: ShardNumber) -> Sequence[trio.SocketListener]:
+        port = _after(for_brokers, shard).port
         try:
-            sockets = await trio.open_tcp_listeners(port, host=first.host)
+            sockets = await trio.open_tcp_listeners(port, host=for_brokers.host)
         except OSError as error:
             raise OSError(error.errno, f"{error.strerror or error} (port {port})") from error
         for socket in sockets:
@@ -115,8 +124,61 @@ async def open_listeners(stack: AsyncExitStack, settings: Settings, tls: Mapping
     doors = await listen(0)
     of_shard: dict[ShardNumber, OfShard] = {}
     for shard in map(ShardNumber, range(shards)):
-        of_shard[shard] = OfShard(await listen(1 + shard), await listen_for_brokers(1 + shards + shard))
-    return NodeListeners(doors, advertised_endpoints(settings, bound_to(doors)), of_shard)
+        clients, brokers = await listen(1 + shard), await listen_for_brokers(shard)
+        of_shard[shard] = OfShard(clients, brokers, _port(brokers[0]))
+    advertised = advertised_endpoints(settings, bound_to(doors))
+    if inner is None:
+        return NodeListeners(doors, advertised, of_shard, next(iter(advertised.values())).host, way)
+    inside = _advertised_inside(settings, inner, of_shard)
+    of_shard = {shard: replace(each, brokers_port=inside[shard].port) for shard, each in of_shard.items()}
+    return NodeListeners(doors, advertised, of_shard, inside[FIRST_SHARD].host, way)
+
+
+def _require_ports(settings: Settings, addresses: Mapping[Listener, Address], inner: Listener | None) -> None:
+    """All of a node's have to be there, and to be others. Raises ConfigError."""
+    shards, ranges = settings.cluster.shards, list[tuple[str, Address]]()
+
+    def take(listener: Listener, address: Address, after: int, for_each: str) -> None:
+        if not address.port:
+            return
+        if address.port + after > PORT_MAX:
+            where = settings.listen if len(settings.listen.named) == 1 else _shown(listener, address)
+            raise ConfigError(
+                f"listen ({where}) has no room for the ports that follow it, {for_each} for each of {shards} shards"
+            )
+        ranges.extend((f"listen of {listener.name}", _after(address, n)) for n in range(after + 1))
+
+    for number, (listener, address) in enumerate(addresses.items()):
+        if number == 0 and inner is None:
+            take(listener, address, 2 * shards, "two")
+        else:
+            take(listener, address, shards, "one")
+    if inner is not None:
+        take(inner, settings.listen.one_each()[inner.name], shards - 1, "one with it")
+    require_distinct(ranges)
+
+
+def _advertised_inside(
+    settings: Settings, inner: Listener, of_shard: Mapping[ShardNumber, OfShard]
+) -> Mapping[ShardNumber, Address]:
+    """What other nodes are told of the inner listener: from the advertised port on, if there is one.
+
+    Raises ConfigError.
+    """
+    advertised: Mapping[str, Address] = {} if settings.advertised is None else settings.advertised.one_each()
+    follows = inner.name in advertised and advertised[inner.name].port != 0
+    found: dict[ShardNumber, Address] = {}
+    for shard, each in of_shard.items():
+        bound = Address(each.brokers[0].socket.getsockname()[0], each.brokers_port)
+        told = advertised_endpoints(settings, {inner.name: bound}, "other nodes")[inner.name]
+        found[shard] = _after(told, shard) if follows else told
+        if found[shard].port > PORT_MAX:
+            raise ConfigError(f"advertised ({_shown(inner, told)}) has no room for the ports that follow it")
+    return found
+
+
+def _shown(listener: Listener, address: Address) -> ListenerAddresses:
+    return ListenerAddresses.of({listener.name: address})
 
 
 def _after(address: Address, ports: int) -> Address:

@@ -21,6 +21,7 @@ from fairlog.broker import Broker
 from fairlog.bystander import make_bystander
 from fairlog.cluster.cluster_memory import StaleOwner
 from fairlog.cluster.cluster_records import NodeNumber, ShardRecord
+from fairlog.cluster.interface import InnerAddress
 from fairlog.cluster.metadata_log import MetadataLog
 from fairlog.cluster.replicated import ReplicatedStore
 from fairlog.cluster.reports import FOLLOWING_AGE_S, IN_SYNC_AGE_S, PastEnds, Reports, in_sync, is_following
@@ -138,19 +139,20 @@ async def _make_anew_if_it_falls_short(parts: CopyParts) -> None:
             lambda: _givers(parts),
             cluster_id=cluster.cluster_id,
             secret=cluster.secret,
+            way=parts.listeners.way,
             progress=parts.progress,
         )
 
 
-def _givers(parts: CopyParts) -> Sequence[tuple[str, int]]:
+def _givers(parts: CopyParts) -> Sequence[InnerAddress]:
     """Where other nodes with a copy are reached: replicas first, for the owner has enough to do."""
     memory = parts.metadata.memory
     record = memory.shard(parts.shard)
     others = [node for node in record.copies if node not in (parts.node, record.owner)]
     if record.owner is not None and record.owner != parts.node:
         others.append(record.owner)
-    known = [memory.nodes[node] for node in others if node in memory.nodes and parts.shard in memory.nodes[node].ports]
-    return [(node.internal_host, node.ports[parts.shard].brokers) for node in known]
+    addresses = (memory.internal_address(node, parts.shard) for node in others)
+    return [address for address in addresses if address is not None]
 
 
 class ShardCopy:
@@ -178,7 +180,12 @@ class ShardCopy:
         self._neighbourhood = None
         if self._metadata.memory.shards > 1:
             self._neighbourhood = Neighbourhood(
-                self._store, self._secret, self._for_brokers, giver=self._giver, appends_wait=self._appends_wait
+                self._store,
+                self._secret,
+                self._for_brokers,
+                giver=self._giver,
+                appends_wait=self._appends_wait,
+                way=parts.listeners.way,
             )
 
     async def run(self, stop: trio.Event) -> None:
@@ -290,6 +297,7 @@ class ShardCopy:
             self._secret,
             self._store.internal_address,
             lambda _shard, _message: None,
+            way=self._parts.listeners.way,
             giver=self._giver,
         )
         await peers.run([another_listener(each) for each in self._for_brokers], ())

@@ -81,6 +81,8 @@ class ClusterStatus:
     nodes: Sequence[NodeStatus]
     shards: Sequence[ShardStatus]
     engine: EngineStatus
+    handshakes_failed: int
+    """TLS handshakes of this node with clients and other nodes, so far."""
 
     @property
     def own_roles(self) -> Mapping[int, str]:
@@ -95,7 +97,14 @@ class ClusterStatus:
 
 
 def look(
-    name: str, node: NodeNumber, memory: ClusterMemory, reports: Reports, health: KafkaHealth, now_s: float
+    name: str,
+    node: NodeNumber,
+    memory: ClusterMemory,
+    reports: Reports,
+    health: KafkaHealth,
+    now_s: float,
+    *,
+    handshakes_failed: int = 0,
 ) -> ClusterStatus:
     """What this node knows. `name` is the cluster's; `now_s` is the clock of `health`."""
     up = set(reports.up(UP_AGE_S)) | {node}
@@ -108,7 +117,7 @@ def look(
     engine = EngineStatus(
         health.answers, now_s - health.since, health.said, health.appends, health.bytes, health.unknown
     )
-    return ClusterStatus(memory.cluster.cluster_id, name, node, __version__, nodes, shards, engine)
+    return ClusterStatus(memory.cluster.cluster_id, name, node, __version__, nodes, shards, engine, handshakes_failed)
 
 
 def _shard(number: ShardNumber, memory: ClusterMemory, reports: Reports, up: Collection[NodeNumber]) -> ShardStatus:

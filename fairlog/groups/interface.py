@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fairlog.groups.consumer.states import ConsumerGroupState
 from fairlog.groups.states import GroupState
@@ -97,6 +97,13 @@ class GroupOverview:
     protocol_type: str
     """As in `GroupDescription`."""
     type: GroupType = GroupType.CLASSIC
+
+
+class MemberClient(NamedTuple):
+    """Who is a member, as it has said and as it came when it joined."""
+
+    client_id: str
+    client_host: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairlog.groups.generation import Generation
-from fairlog.groups.interface import GroupDescription, GroupOverview, GroupRefusal
+from fairlog.groups.interface import GroupDescription, GroupOverview, GroupRefusal, MemberClient
 from fairlog.groups.member import MEMBER_BYTES_MAX, Member, bytes_of
 from fairlog.groups.messages import NO_MEMBER_ID, Answer, Joining, JoinRefused, Leaving, Syncing, Ticket
 from fairlog.groups.parking import Parking
@@ -301,6 +301,11 @@ class Group:
     def describe(self) -> GroupDescription:
         """What of it is shown depends on its state; see `Generation.describe`."""
         return self._current.describe(self.group_id, self.state)
+
+    def client_of(self, member_id: str) -> MemberClient | None:
+        """Who it is that is a member under this id; None if nobody is."""
+        member = self._members.get(member_id)
+        return None if member is None else MemberClient(member.client_id, member.client_host)
 
     # --- joining -------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from fairlog.groups.interface import (
     GroupOverview,
     GroupRefusal,
     GroupType,
+    MemberClient,
     MemberDescription,
 )
 from fairlog.groups.messages import NO_MEMBER_ID, Joined, Joining, JoinRefused, Leaving, Synced, Syncing
@@ -193,6 +194,14 @@ class NodeGroups:
             for each in consumer.members.values()
         )
         return GroupDescription(group, consumer.state, CONSUMER, consumer.assignor, members, GroupType.CONSUMER)
+
+    def client_of(self, group: str, member_id: str) -> MemberClient | None:
+        """Who it is that is a member under this id; None if nobody is."""
+        consumer = self._consumer.get(group)
+        if consumer is None:
+            return self._classic.client_of(group, member_id)
+        member = consumer.members.get(member_id)
+        return None if member is None else MemberClient(member.client_id, member.client_host)
 
     def overviews(self) -> Sequence[GroupOverview]:
         """All groups that have members, had some lately, or have offsets."""

@@ -29,6 +29,7 @@ from fairlog.groups.interface import (
     GroupOverview,
     GroupRefusal,
     GroupsWithOffsets,
+    MemberClient,
     is_group_id,
 )
 from fairlog.groups.machine import Group
@@ -249,6 +250,11 @@ class LocalGroups:
         if known is not None:
             return known.describe()
         return GroupDescription(group, GroupState.EMPTY, "", "", ()) if group in self._with_offsets.groups() else None
+
+    def client_of(self, group: str, member_id: str) -> MemberClient | None:
+        """Who it is that is a member under this id; None if nobody is."""
+        known = self._group(group)
+        return None if known is None else known.client_of(member_id)
 
     def overviews(self) -> Sequence[GroupOverview]:
         """All groups that have members, had some lately, or have offsets."""

@@ -40,6 +40,9 @@ def _show(key: bytes, value: bytes) -> Line:
         ((number, listeners),) = cluster_records.decode_listeners({key: value}, SHARDS_MAX).items()
         shown = {name: [host, dict(ports)] for name, (host, ports) in listeners.by_name.items()}
         return Line("listeners", {"node": number, "listeners": shown})
+    if key.startswith(cluster_records.INNER_TLS_PREFIX):
+        (number,) = cluster_records.decode_inner_tls({key: value})
+        return Line("inner-tls", {"node": number})
     if key.startswith(cluster_records.SHARD_PREFIX):
         ((number, shard),) = cluster_records.decode_shard_records({key: value}, SHARDS_MAX).items()
         return Line(

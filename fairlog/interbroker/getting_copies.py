@@ -11,11 +11,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple, Unpack
 
 import structlog
 import trio
 
+from fairlog.cluster.interface import InnerAddress
 from fairlog.edge.frames import FrameReader
 from fairlog.edge.log_limiter import LogLimiter
 from fairlog.edge.malformed import Malformed
@@ -23,6 +25,8 @@ from fairlog.interbroker.giving_copies import SILENCE_S
 from fairlog.interbroker.handshake import JOINING, NONCE_BYTES, Connecting, Identity, Refused
 from fairlog.interbroker.sealing import TAG_BYTES, Opener, Sealer
 from fairlog.interbroker.shaking_hands import HANDSHAKE_S, shake_hands
+from fairlog.interbroker.ways import InnerStream, Plain, Way, why_it_ended
+from fairlog.security.tls import HandshakeFailed
 from fairlog_types import ShardNumber, StorageFailure
 from shard.copy_parts import (
     PART_BYTES_MAX,
@@ -49,7 +53,6 @@ _Answer = TypeVar("_Answer")
 
 log = structlog.get_logger("fairlog.joining")
 
-Address = tuple[str, int]
 Told = Callable[[int, int], None]
 """How many bytes of a copy have come, of about how many."""
 
@@ -61,20 +64,22 @@ class CannotGet(Exception):
 async def get_copy(
     directory: ShardDirectory,
     stream: str,
-    givers: Callable[[], Sequence[Address]],
+    givers: Callable[[], Sequence[InnerAddress]],
     *,
     cluster_id: str,
     secret: bytes,
     progress: CopyProgress,
+    way: Way | None = None,
     told: Told = lambda _done, _total: None,
 ) -> None:
     """Make the shard's directory anew, of a copy of which `stream` names the stream; returns when it is there.
 
     `givers` are asked for each time: where nodes with a copy listen for brokers, those first that should be asked
-    first. The directory is in nobody's use. It is tried until it succeeds, also on a disk that is full. Cancelled:
-    what was in the directory is still there.
+    first. They are reached by `way`; None: without TLS. The directory is in nobody's use. It is tried until it
+    succeeds, also on a disk that is full. Cancelled: what was in the directory is still there.
     """
     lines = LogLimiter(trio.current_time)
+    joins = _Joins(Identity(JOINING, cluster_id, secret), Plain() if way is None else way)
 
     def warn(giver: str, reason: str) -> None:
         more = lines.admit(giver, "no copy of the shard")
@@ -88,7 +93,7 @@ async def get_copy(
         addresses = givers()
         for address in addresses:
             try:
-                await _get_from(address, directory, stream, cluster_id, secret, progress, told)
+                await _get_from(address, directory, stream, joins, progress, told)
             except (CannotGet, BadCopy, StorageFailure) as why:
                 warn(_named(address), str(why))
                 progress.joins(NOTHING_READ)
@@ -99,19 +104,26 @@ async def get_copy(
         await trio.sleep(PAUSE_S)
 
 
+@dataclass(frozen=True, slots=True)
+class _Joins:
+    """Who asks for copies, and how it reaches who has one."""
+
+    identity: Identity
+    way: Way
+
+
 async def _get_from(
-    address: Address,
+    address: InnerAddress,
     directory: ShardDirectory,
     stream: str,
-    cluster_id: str,
-    secret: bytes,
+    joins: _Joins,
     progress: CopyProgress,
     told: Told,
 ) -> None:
     """Raises CannotGet, BadCopy, StorageFailure."""
     draft = await _on_disk(Draft, directory, stream)
     try:
-        await _receive(address, directory.number, stream, cluster_id, secret, _Taker(draft, directory, progress, told))
+        await _receive(address, directory.number, stream, joins, _Taker(draft, directory, progress, told))
         await _on_disk(draft.install)
     except BaseException:
         with trio.CancelScope(shield=True), suppress(StorageFailure):
@@ -146,15 +158,13 @@ class _Taker:
         return isinstance(part, CopyEnds)
 
 
-async def _receive(
-    address: Address, shard: ShardNumber, stream: str, cluster_id: str, secret: bytes, taker: _Taker
-) -> None:
+async def _receive(address: InnerAddress, shard: ShardNumber, stream: str, joins: _Joins, taker: _Taker) -> None:
     """Raises CannotGet, BadCopy, StorageFailure."""
-    connection: trio.SocketStream | None = None
-    handshake = Connecting(Identity(JOINING, cluster_id, secret), shard, secrets.token_bytes(NONCE_BYTES))
+    connection: InnerStream | None = None
+    handshake = Connecting(joins.identity, shard, secrets.token_bytes(NONCE_BYTES))
     try:
         with trio.move_on_after(HANDSHAKE_S):
-            connection = await trio.open_tcp_stream(*address)
+            connection = await joins.way.connect(address)
             await shake_hands(connection, handshake)
         if connection is None or handshake.session_key is None or handshake.answer_key is None:
             raise CannotGet(f"no connection and handshake within {HANDSHAKE_S:g} s")
@@ -163,12 +173,12 @@ async def _receive(
         frames = FrameReader(connection, frame_bytes_max=TAG_BYTES + PART_BYTES_MAX)
         while not await taker.take(await _next_part(frames, opener)):
             pass
-    except Refused as refused:
+    except (Refused, HandshakeFailed) as refused:
         raise CannotGet(str(refused)) from refused
     except Malformed as malformed:
         raise CannotGet(f"it does not send what it should: {malformed}") from malformed
     except (OSError, trio.BrokenResourceError) as error:
-        raise CannotGet(f"the connection has ended: {error}") from error
+        raise CannotGet(f"the connection has ended: {why_it_ended(error)}") from error
     finally:
         if connection is not None:
             await trio.aclose_forcefully(connection)
@@ -198,6 +208,5 @@ async def _on_disk(work: Callable[[Unpack[_Args]], _Answer], *args: *_Args) -> _
         raise StorageFailure(f"the copy cannot be written: {error}") from error
 
 
-def _named(address: Address) -> str:
-    host, port = address
-    return f"{host}:{port}"
+def _named(address: InnerAddress) -> str:
+    return f"{address.host}:{address.port}"

@@ -38,9 +38,7 @@ class GivesCopies(Protocol):
         ...
 
 
-async def serve_joining(
-    stream: trio.SocketStream, *, session_key: bytes, answer_key: bytes, giver: GivesCopies
-) -> None:
+async def serve_joining(stream: trio.abc.Stream, *, session_key: bytes, answer_key: bytes, giver: GivesCopies) -> None:
     """Give a copy to the node at the other end.
 
     Raises Malformed if it asks for something else, BrokenResourceError if it has gone, or takes nothing.

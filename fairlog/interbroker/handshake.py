@@ -42,6 +42,8 @@ JOINING = ShardNumber(2**32 - 2)
 """In place of a shard's number: another node of the cluster, which wants a copy of the shard."""
 
 MAGIC = b"FLIB"
+_TLS = (b"\x16\x03", b"\x15\x03")
+"""How a handshake of TLS begins, and an alert that refuses what is none."""
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 CLUSTER_ID_BYTES = 64
@@ -104,6 +106,11 @@ class Handshake(ABC):
 
     def _check_preamble(self, data: bytes, last_words: bytes) -> None:
         magic, version = _PREAMBLE.unpack(data)
+        if data.startswith(_TLS):
+            raise Refused(
+                "it speaks TLS with other nodes, and this node does not: give the inner listeners of all nodes of the "
+                "cluster the same protocol (security.inner_listener)"
+            )
         if magic != MAGIC:
             raise Refused(
                 "it does not speak the protocol between brokers: another program has this address, or tries it"

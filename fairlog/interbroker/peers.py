@@ -1,4 +1,4 @@
-"""The connections between the processes of one data directory. Implements `shard.links.Transport`.
+"""The connections between the brokers of shards, on one machine or several. Implements `shard.links.Transport`.
 
     send ─▶ encode, seal ─▶ at once, or by a queue and its writer ┈┈▶ FrameReader ─▶ open, decode ─▶ receive
             └───────────────── outgoing connection of A to B ──┘     └── incoming connection of B from A ──┘
@@ -9,11 +9,12 @@ process that was restarted has another port, and a shard may be another node's b
 its pause ends at once. A second connection of the same peer takes the place of the first.
 
 What is sent while there is no connection, or no room in its queue, is dropped; so is what was queued when it broke.
-`shard.links` says it again, at once if `connected` has it do so.
+`shard.links` says it again, at once if `connected` has it do so. Connections are made as `ways` has it: on one machine
+they are what they are, on several there may be TLS around what is drawn here; then all goes by the queue.
 
 Whoever has not proved that it knows the secret (`handshake`) can take up HANDSHAKE_S, one of STRANGERS_MAX places, of
-which the oldest is given up for a new one, and 142 bytes. Afterwards a peer that sends something else than frames of
-this connection is disconnected, with a line in the log.
+which the oldest is given up for a new one, and 142 bytes, beside what OpenSSL takes for a TLS handshake. Afterwards a
+peer that sends something else than frames of this connection is disconnected, with a line in the log.
 
 A tool may connect, too, if it is to be served (`serving_tools`), and so may a node that joins the cluster and wants a
 copy of the shard (`giving_copies`): these are none of the peers, and there may be several.
@@ -28,17 +29,19 @@ from contextlib import suppress
 import structlog
 import trio
 
-from fairlog.cluster.interface import Notice
+from fairlog.cluster.interface import InnerAddress, Notice
 from fairlog.edge.frames import FrameReader
 from fairlog.edge.log_limiter import LogLimiter
 from fairlog.edge.malformed import Malformed
-from fairlog.edge.sending import taken_at_once
+from fairlog.edge.sending import ENCRYPTED_BYTES, pieces, taken_at_once
 from fairlog.interbroker.codec import MESSAGE_BYTES_MAX, decode_untrusted, encode
 from fairlog.interbroker.giving_copies import GivesCopies, serve_joining
 from fairlog.interbroker.handshake import JOINING, NONCE_BYTES, TOOL, Accepting, Connecting, Identity, Refused
 from fairlog.interbroker.sealing import TAG_BYTES, Opener, Sealer
 from fairlog.interbroker.serving_tools import WhileAllHold, serve_tool
 from fairlog.interbroker.shaking_hands import HANDSHAKE_S, shake_hands
+from fairlog.interbroker.ways import InnerStream, Plain, Way, why_it_ended
+from fairlog.security.tls import HandshakeFailed, HungUp
 from fairlog_types import ShardNumber
 from shard.conversation import Message
 
@@ -66,9 +69,10 @@ class Peers:
         shard: ShardNumber,
         cluster_id: str,
         secret: bytes,
-        address_of: Callable[[ShardNumber], tuple[str, int] | None],
+        address_of: Callable[[ShardNumber], InnerAddress | None],
         receive: Callable[[ShardNumber, Message], None],
         *,
+        way: Way | None = None,
         connected: Callable[[ShardNumber], None] = lambda _shard: None,
         disconnected: Callable[[ShardNumber], None] = lambda _shard: None,
         moved: Callable[[], Notice] | None = None,
@@ -76,15 +80,16 @@ class Peers:
         giver: GivesCopies | None = None,
     ) -> None:
         """`address_of` is where a shard's process listens now, None while nobody knows. `receive` gets each message
-        and who sent it; `connected` is called when messages can be sent to a shard, again after each break, and
-        `disconnected` when they cannot: at a break, and after each attempt to connect. None of them may raise: that is
-        our bug, and ends `run`. `moved` is the next time that an address may have become another one: the connection
-        to the old one is given up then. `while_all_hold` is what tools are served with; None: they are not. `giver`
-        gives copies of the shard to nodes that join; None: they get none here.
+        and who sent it. `way` is how others are reached; None: without TLS. `connected` is called when messages can be
+        sent to a shard, again after each break, and `disconnected` when they cannot: at a break, and after each attempt
+        to connect. None of them may raise: that is our bug, and ends `run`. `moved` is the next time that an address
+        may have become another one: the connection to the old one is given up then. `while_all_hold` is what tools are
+        served with; None: they are not. `giver` gives copies of the shard to nodes that join; None: they get none here.
         """
         self._own = Identity(shard, cluster_id, secret)
         self._address_of = address_of
         self._receive = receive
+        self._way = Plain() if way is None else way
         self._connected = connected
         self._disconnected = disconnected
         self._moved = moved
@@ -170,7 +175,7 @@ class Peers:
         return reason
 
     async def _leave_when_moved(
-        self, shard: ShardNumber, address: tuple[str, int], moved: Callable[[], Notice], scope: trio.CancelScope
+        self, shard: ShardNumber, address: InnerAddress, moved: Callable[[], Notice], scope: trio.CancelScope
     ) -> None:
         while True:
             notice = moved()
@@ -178,12 +183,12 @@ class Peers:
                 scope.cancel()
             await notice.wait()
 
-    async def _connect_and_write_to(self, shard: ShardNumber, address: tuple[str, int]) -> str | None:
-        stream: trio.SocketStream | None = None
+    async def _connect_and_write_to(self, shard: ShardNumber, address: InnerAddress) -> str | None:
+        stream: InnerStream | None = None
         try:
             handshake = Connecting(self._own, shard, secrets.token_bytes(NONCE_BYTES))
             with trio.move_on_after(HANDSHAKE_S):
-                stream = await trio.open_tcp_stream(*address)
+                stream = await self._way.connect(address)
                 await shake_hands(stream, handshake)
             if stream is None or handshake.session_key is None:
                 return f"no connection and handshake within {HANDSHAKE_S:g} s"
@@ -196,14 +201,22 @@ class Peers:
                 reason=str(refused),
             )
             return str(refused)
+        except HandshakeFailed as failure:
+            self._warn(
+                f"shard {shard}",
+                "TLS handshake with a shard's node failed",
+                address=_named(address),
+                reason=str(failure),
+            )
+            return str(failure)
         except (OSError, trio.BrokenResourceError) as error:
-            return str(error)
+            return why_it_ended(error)
         finally:
             if stream is not None:
                 await trio.aclose_forcefully(stream)
         return None
 
-    async def _write(self, shard: ShardNumber, stream: trio.SocketStream, session_key: bytes) -> None:
+    async def _write(self, shard: ShardNumber, stream: InnerStream, session_key: bytes) -> None:
         """Until the connection ends, which is seen at once: the peer never sends anything on it."""
         outgoing = self._outgoing[shard] = _Outgoing(stream, Sealer(session_key))
         log.info("connected to a shard", peer=shard)
@@ -224,6 +237,7 @@ class Peers:
         host = _host_of(stream)
         tools = set[ShardNumber]() if self._while_all_hold is None else {TOOL}
         joining = set[ShardNumber]() if self._giver is None else {JOINING}
+        inside: InnerStream | None = None
         handshake = Accepting(self._own, others | tools | joining, secrets.token_bytes(NONCE_BYTES))
         try:
             with trio.move_on_after(HANDSHAKE_S) as scope:
@@ -231,30 +245,37 @@ class Peers:
                     next(iter(self._strangers)).cancel()
                 self._strangers[scope] = None
                 try:
-                    await shake_hands(stream, handshake)
+                    inside = await self._way.accept(stream)
+                    if inside is None:
+                        return
+                    await shake_hands(inside, handshake)
                 finally:
                     del self._strangers[scope]
-            if handshake.session_key is None:
+            if inside is None or handshake.session_key is None:
                 self._warn(host, "a connection to the brokers' listener was closed", reason="no handshake in time")
                 return
             if handshake.peer not in (TOOL, JOINING):
-                await self._read(handshake.peer, stream, Opener(handshake.session_key))
+                await self._read(handshake.peer, inside, Opener(handshake.session_key))
                 return
             assert handshake.answer_key is not None
             session_key, answer_key = handshake.session_key, handshake.answer_key
             if handshake.peer == JOINING:
                 assert self._giver is not None
-                await serve_joining(stream, session_key=session_key, answer_key=answer_key, giver=self._giver)
+                await serve_joining(inside, session_key=session_key, answer_key=answer_key, giver=self._giver)
                 return
             assert self._while_all_hold is not None
             await serve_tool(
-                stream, session_key=session_key, answer_key=answer_key, while_all_hold=self._while_all_hold
+                inside, session_key=session_key, answer_key=answer_key, while_all_hold=self._while_all_hold
             )
         except Refused as refused:
             if not others:  # the shard's owner was expected here, and it is on another node by now
                 log.debug("a connection to the brokers' listener was refused", peer=host, reason=str(refused))
                 return
             self._warn(host, "a connection to the brokers' listener was refused", peer=host, reason=str(refused))
+        except HungUp:
+            pass  # as one that connects while the shard's owner changes, and is heard when it has given up
+        except HandshakeFailed as failure:
+            self._warn(host, "TLS handshake of another node failed", peer=host, reason=str(failure))
         except Malformed as malformed:
             self._warn(host, "malformed message of a shard or tool", reason=str(malformed), action="connection closed")
         except trio.BrokenResourceError:
@@ -264,7 +285,7 @@ class Peers:
         finally:
             await trio.aclose_forcefully(stream)
 
-    async def _read(self, shard: ShardNumber, stream: trio.SocketStream, opener: Opener) -> None:
+    async def _read(self, shard: ShardNumber, stream: InnerStream, opener: Opener) -> None:
         """Until the connection ends, or another one of the same shard takes its place."""
         frames = FrameReader(stream, frame_bytes_max=TAG_BYTES + MESSAGE_BYTES_MAX)
         if shard in self._incoming:
@@ -288,8 +309,10 @@ class Peers:
 class _Outgoing:
     """An outgoing connection, and what waits to be sent on it."""
 
-    def __init__(self, stream: trio.SocketStream, sealer: Sealer) -> None:
+    def __init__(self, stream: InnerStream, sealer: Sealer) -> None:
         self._stream = stream
+        self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
+        """That takes bytes as they are; None if they are encrypted first."""
         self._sealer = sealer
         self._queue: list[bytes] = []
         self._bytes = 0
@@ -301,9 +324,9 @@ class _Outgoing:
         if self._bytes and self._bytes + len(body) > QUEUE_BYTES_MAX:
             return False
         frame = self._sealer.seal(body)
-        if not self._bytes:
+        if not self._bytes and self._socket is not None:
             with suppress(OSError):  # `write` finds that the connection is broken
-                frame = frame[taken_at_once(self._stream.socket.fileno(), (frame,)) :]
+                frame = frame[taken_at_once(self._socket.fileno(), (frame,)) :]
             if not frame:
                 return True
         self._queue.append(frame)
@@ -318,7 +341,8 @@ class _Outgoing:
                 await self._filled.wait()
                 self._filled = trio.Event()
                 data, self._queue = b"".join(self._queue), []
-                await self._stream.send_all(data)
+                for piece in pieces((data,), ENCRYPTED_BYTES) if self._socket is None else (data,):
+                    await self._stream.send_all(piece)
                 self._bytes -= len(data)
 
 
@@ -329,6 +353,5 @@ def _host_of(stream: trio.SocketStream) -> str:
         return "gone"
 
 
-def _named(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"{host}:{port}"
+def _named(address: InnerAddress) -> str:
+    return f"{address.host}:{address.port}"

@@ -29,7 +29,7 @@ _COMMAND_BYTES_MAX = 64
 
 
 async def serve_tool(
-    stream: trio.SocketStream, *, session_key: bytes, answer_key: bytes, while_all_hold: WhileAllHold
+    stream: trio.abc.Stream, *, session_key: bytes, answer_key: bytes, while_all_hold: WhileAllHold
 ) -> None:
     """Serve a tool, until it closes the connection.
 
@@ -67,7 +67,7 @@ async def _hold(tool: _Tool, asked: Command, number: int, while_all_hold: WhileA
 class _Tool:
     """The other end of the connection."""
 
-    def __init__(self, stream: trio.SocketStream, opener: Opener, sealer: Sealer) -> None:
+    def __init__(self, stream: trio.abc.Stream, opener: Opener, sealer: Sealer) -> None:
         self._stream = stream
         self._frames = FrameReader(stream, frame_bytes_max=TAG_BYTES + _COMMAND_BYTES_MAX)
         self._opener = opener

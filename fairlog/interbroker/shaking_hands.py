@@ -12,7 +12,7 @@ HANDSHAKE_S = 5.0
 """For the connection and the handshake together, which take a millisecond."""
 
 
-async def shake_hands(stream: trio.SocketStream, handshake: Handshake) -> None:
+async def shake_hands(stream: trio.abc.Stream, handshake: Handshake) -> None:
     """Raises Refused, trio.BrokenResourceError."""
     await stream.send_all(handshake.begin())
     while handshake.expects:
@@ -28,7 +28,7 @@ async def shake_hands(stream: trio.SocketStream, handshake: Handshake) -> None:
             raise refused
 
 
-async def _receive_exactly(stream: trio.SocketStream, size: int) -> bytes:
+async def _receive_exactly(stream: trio.abc.Stream, size: int) -> bytes:
     received = b""
     while len(received) < size:
         more = await stream.receive_some(size - len(received))

@@ -2,6 +2,7 @@
 
     TlsListeners, one for each broker ──▶ TlsListener, one for each listener with TLS ──▶ an SSLContext, replaced
        │                                      └─ secured(stream) ─▶ handshake ─▶ SSLStream, Principal
+       ├─ connecting: the context of who connects to another node (`fairlog.interbroker.ways`), replaced with them
        └─ run: looks at the files ─ changed, and at rest ─▶ contexts of all listeners anew, or a line why not
 
 TLS 1.2 and 1.3 are spoken, and nothing older, without renegotiation and compression. A handshake has `HANDSHAKE_S` in
@@ -25,7 +26,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import structlog
 import trio
@@ -46,6 +47,10 @@ LOOK_S = 2.0
 _ALERT_S = 1.0
 """For a client to read why it is refused."""
 
+_CLIENTS_VERSION = ssl.TLSVersion.TLSv1_2
+_NODES_VERSION = ssl.TLSVersion.TLSv1_3
+"""At least."""
+
 _VERIFY_MODES = {
     ClientAuth.NONE: ssl.CERT_NONE,
     ClientAuth.REQUESTED: ssl.CERT_OPTIONAL,
@@ -61,6 +66,10 @@ class HandshakeFailed(Exception):
     """A client was refused in the handshake, or after it. The message says why; of the client's bytes it has
     the beginning of its certificate's subject at most.
     """
+
+
+class HungUp(HandshakeFailed):
+    """The client has closed the connection within the handshake, and has not said why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,8 @@ class TlsListener:
         self.context = context
         """Of the next handshake."""
         self._rules = rules
+        self.failed = 0
+        """Handshakes, so far."""
 
     async def secured(
         self, stream: trio.SocketStream, *, signs_in: bool
@@ -98,15 +109,24 @@ class TlsListener:
 
         Raises HandshakeFailed; then, and if it is cancelled, the caller closes `stream`.
         """
+        try:
+            return await self._secured(stream, signs_in=signs_in)
+        except HandshakeFailed:
+            self.failed += 1
+            raise
+
+    async def _secured(
+        self, stream: trio.SocketStream, *, signs_in: bool
+    ) -> tuple[trio.SSLStream[trio.SocketStream], Principal] | None:
         secret = trio.SSLStream(stream, self.context, server_side=True, https_compatible=True)
         with trio.move_on_after(HANDSHAKE_S):
             if not await _has_begun(stream):
                 return None
-            reason = await _done(secret)
-            if reason is None:
+            failure = await _done(secret)
+            if failure is None:
                 return secret, ANONYMOUS if signs_in else self._principal(secret)
-            await _send_alert(secret)
-            raise HandshakeFailed(reason)
+            await send_alert(secret)
+            raise failure
         raise HandshakeFailed(f"it took more than {HANDSHAKE_S:.0f} s")
 
     def _principal(self, secret: trio.SSLStream[trio.SocketStream]) -> Principal:
@@ -122,17 +142,34 @@ class TlsListener:
 class TlsListeners:
     """Those of a broker. Make them with `load`."""
 
-    def __init__(self, files: TlsFiles, asks: Mapping[str, ClientAuth], rules: PrincipalRules, seen: object) -> None:
+    def __init__(
+        self,
+        files: TlsFiles,
+        asks: Mapping[str, ClientAuth],
+        rules: PrincipalRules,
+        seen: object,
+        *,
+        of_nodes: bool = False,
+    ) -> None:
         self._files = files
         self._asks = asks
+        self._of_nodes = of_nodes
         self._seen = seen
         """The files that the contexts are made of, or that were found to be bad."""
-        self.by_name = {name: TlsListener(context, rules) for name, context in _contexts(files, asks).items()}
+        contexts = _Contexts.of(files, asks, of_nodes)
+        self.by_name = {name: TlsListener(context, rules) for name, context in contexts.by_name.items()}
+        self.connecting = contexts.connecting
+        """Of the next connection to another node; None if these listeners are not for nodes."""
 
     @classmethod
-    def load(cls, files: TlsFiles, asks: Mapping[str, ClientAuth], rules: PrincipalRules) -> TlsListeners:
-        """Read the files for these listeners, by name, with what each asks clients for. Blocks. Raises BadTlsFiles."""
-        return cls(files, asks, rules, _look(files))
+    def load(
+        cls, files: TlsFiles, asks: Mapping[str, ClientAuth], rules: PrincipalRules, *, of_nodes: bool = False
+    ) -> TlsListeners:
+        """Read the files for these listeners, by name, with what each asks clients for. Blocks. Raises BadTlsFiles.
+
+        With `of_nodes` they are for other nodes, which this one also connects to: in TLS 1.3, with the same files.
+        """
+        return cls(files, asks, rules, _look(files), of_nodes=of_nodes)
 
     async def run(self) -> None:
         """Read the files again when they have changed; until cancelled."""
@@ -146,12 +183,13 @@ class TlsListeners:
 
     async def _reload(self) -> None:
         try:
-            contexts = await trio.to_thread.run_sync(_contexts, self._files, self._asks)
+            contexts = await trio.to_thread.run_sync(_Contexts.of, self._files, self._asks, self._of_nodes)
         except BadTlsFiles as error:
             log.error("changed TLS files are not used", reason=str(error), action="the earlier ones stay")  # noqa: TRY400
             return
-        for name, context in contexts.items():
+        for name, context in contexts.by_name.items():
             self.by_name[name].context = context
+        self.connecting = contexts.connecting
         log.info("changed TLS files are used from now on", files=list(map(str, self._files.all)))
 
 
@@ -163,19 +201,22 @@ async def _has_begun(stream: trio.SocketStream) -> bool:
         return False
 
 
-async def _done(secret: trio.SSLStream[trio.SocketStream]) -> str | None:
+async def _done(secret: trio.SSLStream[trio.SocketStream]) -> HandshakeFailed | None:
     """Do the handshake; why it has failed, None if it has not."""
     try:
         await secret.do_handshake()
     except trio.BrokenResourceError as error:
-        return _reason(error.__cause__)
+        return _failure(error.__cause__)
     return None
 
 
-async def _send_alert(secret: trio.SSLStream[trio.SocketStream]) -> None:
-    """Tell the client why it is refused, if it still listens. What it has sent is read: it would lose the alert."""
-    stream = secret.transport_stream
-    alert: bytes = cast(Any, secret)._outgoing.read()
+async def send_alert(secret: trio.SSLStream[trio.SocketStream]) -> None:
+    """Tell the other side why it is refused, if it still listens."""
+    await say_last(secret.transport_stream, cast(Any, secret)._outgoing.read())
+
+
+async def say_last(stream: trio.SocketStream, alert: bytes) -> None:
+    """Send this before the connection is closed. What the other side has sent is read: it would lose the alert."""
     with trio.move_on_after(_ALERT_S):
         try:
             await stream.send_all(alert)
@@ -186,15 +227,15 @@ async def _send_alert(secret: trio.SSLStream[trio.SocketStream]) -> None:
             pass
 
 
-def _reason(error: BaseException | None) -> str:
+def _failure(error: BaseException | None) -> HandshakeFailed:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the client's certificate is refused: {error.verify_message}"
+        return HandshakeFailed(f"the client's certificate is refused: {error.verify_message}")
     if isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError):
-        return "the client has closed the connection"
+        return HungUp("the client has closed the connection")
     words = (error.reason or "TLS error").replace("_", " ").lower()
     if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
-        return f"{words}: the client does not speak TLS"
-    return words
+        return HandshakeFailed(f"{words}: the client does not speak TLS")
+    return HandshakeFailed(words)
 
 
 def _look(files: TlsFiles) -> object:
@@ -210,16 +251,27 @@ def _look(files: TlsFiles) -> object:
     return tuple(seen)
 
 
-def _contexts(files: TlsFiles, asks: Mapping[str, ClientAuth]) -> dict[str, ssl.SSLContext]:
-    """By listener. Blocks. Raises BadTlsFiles."""
-    for path in files.all:
-        try:
-            with path.open("rb"):
-                pass
-        except OSError as error:
-            raise BadTlsFiles(f"cannot read {path}: {error.strerror or error}") from error
-    _require_private(files.key)
-    return {name: _context(files, auth) for name, auth in asks.items()}
+class _Contexts(NamedTuple):
+    """What is made of the files."""
+
+    by_name: Mapping[str, ssl.SSLContext]
+    """Of listeners."""
+    connecting: ssl.SSLContext | None
+
+    @classmethod
+    def of(cls, files: TlsFiles, asks: Mapping[str, ClientAuth], of_nodes: bool) -> _Contexts:
+        """Blocks. Raises BadTlsFiles."""
+        for path in files.all:
+            try:
+                with path.open("rb"):
+                    pass
+            except OSError as error:
+                raise BadTlsFiles(f"cannot read {path}: {error.strerror or error}") from error
+        _require_private(files.key)
+        if not of_nodes:
+            return cls({name: _context(files, auth, _CLIENTS_VERSION) for name, auth in asks.items()}, None)
+        by_name = {name: _context(files, auth, _NODES_VERSION) for name, auth in asks.items()}
+        return cls(by_name, _connecting_context(files))
 
 
 def _require_private(key: Path) -> None:
@@ -236,10 +288,35 @@ def _require_private(key: Path) -> None:
         )
 
 
-def _context(files: TlsFiles, auth: ClientAuth) -> ssl.SSLContext:
+def _context(files: TlsFiles, auth: ClientAuth, version: ssl.TLSVersion) -> ssl.SSLContext:
+    """Of a listener that speaks this version at least."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.minimum_version = version
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    _show_certificate(context, files)
+    if auth is not ClientAuth.NONE:
+        assert files.client_ca is not None, "the settings were checked"
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
+        context.verify_mode = _VERIFY_MODES[auth]
+        _require_certificates(context, files.client_ca, files.revoked)
+    return context
+
+
+def _connecting_context(files: TlsFiles) -> ssl.SSLContext:
+    """Shows the node's certificate, as the accepting side asks for it, and checks that the other one's is good, and for
+    the host that was connected to: by its alternative names, as RFC 9525 has it, and not by its common name.
+    """
+    assert files.client_ca is not None, "the settings were checked"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = _NODES_VERSION
+    context.hostname_checks_common_name = False
+    _show_certificate(context, files)
+    _require_certificates(context, files.client_ca, files.revoked)
+    return context
+
+
+def _show_certificate(context: ssl.SSLContext, files: TlsFiles) -> None:
     try:
         context.load_cert_chain(files.certificate, files.key, password=lambda: _refuse_password(files.key))
     except (ssl.SSLError, OSError) as error:
@@ -248,20 +325,13 @@ def _context(files: TlsFiles, auth: ClientAuth) -> ssl.SSLContext:
             f"the certificate {files.certificate} and the private key {files.key} cannot be used: "
             f"{what.replace('_', ' ').lower() if what.isupper() else what}"
         ) from error
-    if auth is not ClientAuth.NONE:
-        assert files.client_ca is not None, "the settings were checked"
-        _ask_for_certificates(context, auth, files.client_ca, files.revoked)
-    return context
 
 
 def _refuse_password(key: Path) -> str:
     raise BadTlsFiles(f"the private key {key} is encrypted: write it without a password, readable by its owner only")
 
 
-def _ask_for_certificates(context: ssl.SSLContext, auth: ClientAuth, client_ca: Path, revoked: Path | None) -> None:
-    context.verify_mode = _VERIFY_MODES[auth]
-    context.num_tickets = 0
-    context.options |= ssl.OP_NO_TICKET
+def _require_certificates(context: ssl.SSLContext, client_ca: Path, revoked: Path | None) -> None:
     _add(context, client_ca, "certificate")
     known = context.cert_store_stats()["x509"]
     if revoked is not None:

@@ -45,9 +45,11 @@ class FairlogCluster:
         settings: Mapping[str, str] | None = None,
         hosts: Mapping[int, Host] | None = None,
         program: Sequence[str] = ("-m", "fairlog.cli"),
+        inner_listener: str | None = None,
     ) -> None:
         """`engine` is the Kafka cluster's bootstrap servers; `settings` are variables of all nodes' environment.
-        Python runs `program`.
+        Python runs `program`. With `inner_listener` nodes reach each other by a listener of this name, at the same
+        ports.
         """
         self.nodes = range(1, nodes + 1)
         self.name = name
@@ -58,6 +60,7 @@ class FairlogCluster:
         self._hosts = hosts or dict.fromkeys(self.nodes, HERE)
         self._program_of_node = program
         self._checkouts = dict.fromkeys(self.nodes, Path.cwd())
+        self._inner_listener = inner_listener
         self._first_ports = dict(zip(self.nodes, _free_blocks(nodes, 1 + 2 * shards), strict=True))
         self._programs = {node: self._program(node) for node in self.nodes}
 
@@ -77,6 +80,10 @@ class FairlogCluster:
     def address_of(self, node: int, shard: int) -> str:
         """Where clients of the shard come to this node, whether it keeps a copy or not."""
         return f"{self._hosts[node].address}:{self._first_ports[node] + 1 + shard}"
+
+    def inner_address(self, node: int, shard: int) -> tuple[str, int]:
+        """Where other nodes reach the shard on this node."""
+        return self._hosts[node].address, self._first_ports[node] + 1 + self.shards + shard
 
     def data(self, node: int) -> Path:
         """The node's data directory."""
@@ -173,21 +180,25 @@ class FairlogCluster:
         """Another process with the node's number, in a directory and at ports of its own."""
         size = 1 + 2 * self.shards
         (first,) = _free_blocks(1, size, max(self._first_ports.values()) + size)
-        return self._program_at(node, directory, f"{self._hosts[node].address}:{first}")
+        return self._program_at(node, directory, first)
 
     def _program(self, node: int) -> processes.Program:
-        return self._program_at(node, self._directory / f"node-{node}", self.address(node))
+        return self._program_at(node, self._directory / f"node-{node}", self._first_ports[node])
 
-    def _program_at(self, node: int, directory: Path, address: str) -> processes.Program:
+    def _program_at(self, node: int, directory: Path, first_port: int) -> processes.Program:
         host = self._hosts[node]
+        listen, inner = f"{host.address}:{first_port}", self._inner_listener
+        if inner is not None:
+            listen = f"PLAINTEXT://{listen},{inner}://{host.address}:{first_port + 1 + self.shards}"
         settings = {
             "FAIRLOG_NODE_ID": str(node),
             "FAIRLOG_CLUSTER_SHARDS": str(self.shards),
             "FAIRLOG_ADMIN_LISTEN": f"{host.address}:0",
             "FAIRLOG_CLUSTER_RACK": f"rack-{node}",
+            **({} if inner is None else {"FAIRLOG_SECURITY_INNER_LISTENER": inner}),
             **self._settings,
         }
-        where = ["--data-dir", str(directory / "data"), "--listen", address]
+        where = ["--data-dir", str(directory / "data"), "--listen", listen]
         command = [sys.executable, *self._program_of_node, "serve", "--journals", f"kafka://{self._engine}",
                    "--cluster", self.name, *where]  # fmt: skip
         return processes.Program(

@@ -9,9 +9,11 @@ from functools import partial
 from uuid import UUID
 
 import pytest
+import structlog.testing
 import trio
 from starlette.types import ASGIApp
 
+from fairlog import trail
 from fairlog.admin_http.assets import Asset
 from fairlog.admin_http.cluster_app import make_cluster_app
 from fairlog.admin_http.cluster_view import MoveAnswer, MoveOutcome
@@ -23,6 +25,7 @@ from fairlog.cluster.report_entry import Report, encode_report
 from fairlog.cluster.reports import Reports
 from fairlog.cluster_node import metrics
 from fairlog.cluster_node.status import ClusterStatus, look
+from fairlog.trail import Trail
 from fairlog_types import LeaderEpoch, ShardNumber
 from shard.progress import CopyReport, Role
 from stream.engine import StoredEntry, StreamPosition
@@ -49,7 +52,7 @@ def status_of(role: Role, *, health: KafkaHealth = HEALTH) -> ClusterStatus:
     reports = Reports(CLUSTER.uuid, lambda: 100.0)
     owner = CopyReport(Role.OWNER, LeaderEpoch(4), StreamPosition(20), StreamPosition(18))
     reports.take(_said(ONE, owner) + _said(TWO, owner._replace(role=role, taken=StreamPosition(15))))
-    return look("orders", TWO, memory, reports, health, 100.0)
+    return look("orders", TWO, memory, reports, health, 100.0, handshakes_failed=3)
 
 
 def _said(node: NodeNumber, copy: CopyReport) -> list[StoredEntry]:
@@ -99,12 +102,20 @@ async def asked(status: ClusterStatus | None, path: str) -> tuple[int, bytes]:
         (MoveOutcome.NOT_KNOWN, 503),
     ],
 )
-async def test_move_is_asked_for_and_answered_with_a_sentence(outcome: MoveOutcome, code: int) -> None:
+async def test_move_is_asked_for_and_answered_with_a_sentence(
+    outcome: MoveOutcome, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trail, "_trail", Trail())  # no other test has spent lines of it
     moves = Moves()
     moves.answer = MoveAnswer(outcome, "a sentence")
     ask = asker(app_of(status_of(Role.REPLICA), moves))
-    answer = await ask(MOVE, "POST", WITH_TOKEN, b'{"shard": 2, "to": 3}')
+    with structlog.testing.capture_logs() as lines:
+        answer = await ask(MOVE, "POST", WITH_TOKEN, b'{"shard": 2, "to": 3}')
     assert (answer.status, answer.document) == (code, {"outcome": outcome.value, "message": "a sentence"})
+    (line,) = (each for each in lines if each["event"] == "trail")
+    assert (line["action"], line["on"], line["to"]) == ("move shard", "2", 3)
+    told = {MoveOutcome.ASKED: "done", MoveOutcome.NOT_KNOWN: "unknown"}
+    assert line["outcome"] == told.get(outcome, outcome.value)
     await ask(MOVE, "POST", WITH_TOKEN, b'{"shard": 2, "to": null}')
     assert moves.asked == [(2, 3), (2, None)]
 
@@ -201,6 +212,7 @@ async def test_metrics_have_what_an_alert_needs() -> None:
     assert _sample(page, 'fairlog_shard_copies{shard="0"}') == 2
     assert _sample(page, 'fairlog_shard_owners_total{shard="0"}') == 4
     assert _sample(page, "fairlog_engine_answers") == 0
+    assert _sample(page, "fairlog_tls_handshakes_failed_total") == 3
 
 
 def _sample(page: str, name: str) -> float:

@@ -144,6 +144,8 @@ def test_node_of_one_process_grows_while_a_client_has_a_transaction_open(
         assert set(offsets_of(address, "before").values()) == {1}
         commit_offsets(address, "later", 1)
         assert fairlog("backup", str(backup), "--data-dir", str(data))[0] == 0
+    (added,) = (line for line in data.with_name("data.log").read_text().splitlines() if '"add shard"' in line)
+    assert '"on": "1", "outcome": "done"' in added
     assert fairlog("verify", str(data))[0] == 0
     assert fairlog("verify", str(backup))[0] == 0
     refused = subprocess.run(

@@ -165,6 +165,7 @@ def test_inspect_shows_the_copy_of_the_metadata(data_dir: Path, fairlog: Fairlog
         "cluster: cluster id AAAAAAAAAAAAAAAAAAAAAQ, group journals 3",
         "format: version 1",
         "node: node 1, host here, internal host inside, ports {0 [9193, 9196]}, rack a",
+        "inner-tls: node 1",
         "shard: shard 0, replicas [1], owner 1, epoch 4, in sync [1]",
         "shards: value 3",
     ):

@@ -6,7 +6,7 @@ import cbor2
 import pytest
 
 from fairlog.cluster import cluster_records, records
-from fairlog.cluster.cluster_records import ListenerPlaces, ListenersRecord, NodeNumber
+from fairlog.cluster.cluster_records import InnerTlsRecord, ListenerPlaces, ListenersRecord, NodeNumber
 from fairlog_types import CorruptStorage, ShardNumber
 
 ENDPOINTS = {"CLIENTS": ("b.example", 9093), "LOCAL": ("::1", 9092)}
@@ -57,6 +57,21 @@ def test_record_of_a_node_that_is_none_is_corrupt(value: object) -> None:
     """Likewise."""
     with pytest.raises(CorruptStorage, match="the record listeners/7 reads"):
         cluster_records.decode_listeners({b"listeners/7": cbor2.dumps(value)}, 3)
+
+
+def test_record_of_a_node_with_tls_is_the_bytes_of_the_page() -> None:
+    """What is none is corrupt."""
+    key = cluster_records.inner_tls_key(NodeNumber(7))
+    value = bytes.fromhex("8150000102030405060708090a0b0c0d0e0f")
+    assert key == b"inner-tls/7"
+    assert cluster_records.encode_inner_tls(InnerTlsRecord(bytes(range(16)))) == value
+    assert cluster_records.decode_inner_tls({key: value, b"node/7": b""}) == {7: InnerTlsRecord(bytes(range(16)))}
+    assert cluster_records.gone_inner_tls([key, b"node/7"]) == [7]
+    for other in ([], [bytes(15)], [bytes(16), 1], {}, bytes(16)):
+        with pytest.raises(CorruptStorage, match="the record inner-tls/7 reads"):
+            cluster_records.decode_inner_tls({key: cbor2.dumps(other)})
+    with pytest.raises(CorruptStorage):
+        cluster_records.decode_inner_tls({b"inner-tls/07": value})
 
 
 @pytest.mark.parametrize("key", [b"listeners/", b"listeners/07", b"listeners/x"])

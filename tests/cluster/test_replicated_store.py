@@ -19,7 +19,7 @@ from fairlog.cluster import cluster_records, metadata_log, metadata_snapshots
 from fairlog.cluster.cluster_memory import NodeInUse, NoSuchNode, NoSuchShard, StaleOwner
 from fairlog.cluster.cluster_records import ListenerPlaces, NodeNumber, NodeRecord, Ports
 from fairlog.cluster.features import FEATURES, FeatureUpdate, UpgradeType
-from fairlog.cluster.interface import ClusterStore, Topic, TopicExists, UnknownTopic
+from fairlog.cluster.interface import ClusterStore, InnerAddress, Topic, TopicExists, UnknownTopic
 from fairlog.cluster.local_copy import LocalCopy
 from fairlog.cluster.metadata_entry import Base, Origin, encode_change
 from fairlog.cluster.metadata_log import Founding, MetadataLog, OutcomeUnknown
@@ -223,7 +223,7 @@ async def test_leaders_and_copies_are_those_that_were_published(nodes: Nodes) ->
                 (2001, "b.example", 7001),
             ]
             assert [store.broker_of(ShardNumber(shard)) for shard in range(3)] == [1000, 2001, -1]
-            assert store.internal_address(ShardNumber(1)) == ("b.example.internal", 7101)
+            assert store.internal_address(ShardNumber(1)) == ("b.example.internal", 7101, False)
             assert (store.rack_of(1001), store.rack_of(2000), store.rack_of(3000)) == ("r1", None, None)
             by_shard = dict(zip(map(store.shard_of, topic.logs()), store.leaders(topic), strict=True))
             assert by_shard == {0: (1000, 4), 1: (2001, 6), 2: (-1, 0)}
@@ -267,6 +267,27 @@ async def test_brokers_are_found_by_the_listener(nodes: Nodes) -> None:
         await one.remove_node(ONE)
         assert memory.endpoint(ONE, ShardNumber(0), "PLAINTEXT") is None
         assert not any(key.startswith(b"listeners/") for key in memory.raw)
+
+
+async def test_brokers_are_reached_as_their_node_has_said_last(nodes: Nodes) -> None:
+    """By TLS or without; a program of before TLS leaves the record of the run before, which does not count then."""
+    record, shard = node_record("a.example"), ShardNumber(0)
+    plain, by_tls = InnerAddress("a.example.internal", 9100), InnerAddress("a.example.internal", 9100, has_tls=True)
+    async with nodes.store(1) as one, nodes.store(2) as two:
+        memory = two._metadata.memory
+        for has_tls in (False, True, False, True):
+            await one.announce(record, has_inner_tls=has_tls)
+            await two.catch_up()
+            assert memory.internal_address(ONE, shard) == (by_tls if has_tls else plain)
+        earlier = replace(record, incarnation=bytes(15) + b"\1")
+        await one._change(lambda: ({cluster_records.node_key(ONE): cluster_records.encode_node(earlier)}, None))
+        await two.catch_up()
+        assert memory.internal_address(ONE, shard) == plain
+        assert memory.internal_address(TWO, shard) is None
+        await one.remove_node(ONE)
+        await two.catch_up()
+        assert memory.internal_address(ONE, shard) is None
+        assert not any(key.startswith(b"inner-tls/") for key in memory.raw)
 
 
 async def test_wish_stands_for_all_nodes_until_it_is_taken_back(nodes: Nodes) -> None:

@@ -199,7 +199,7 @@ async def test_brokers_are_those_that_have_said_where_they_are(open_shard: OpenS
     await store.announce({"PLAINTEXT": ("a.example", 9001)}, ("10.0.0.1", 7001))
     assert store.brokers("PLAINTEXT") == [BrokerAddress(1, "a.example", 9001), BrokerAddress(3, "c.example", 9003)]
     internal = [store.internal_address(ShardNumber(shard)) for shard in range(SHARDS)]
-    assert internal == [("10.0.0.1", 7001), None, ("10.0.0.3", 7003)]
+    assert internal == [("10.0.0.1", 7001, False), None, ("10.0.0.3", 7003, False)]
 
 
 async def test_brokers_are_found_by_the_listener(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ async def test_brokers_are_found_by_the_listener(tmp_path: Path) -> None:
         assert each.brokers("LOCAL") == [BrokerAddress(1, "a.inside", 2)]
         assert each.brokers("PLAINTEXT") == [BrokerAddress(2, "b.inside", 2)]
         assert sorted(each.started) == [1, 2]
-        assert each.internal_address(ShardNumber(0)) == ("10.0.0.1", 7001)
+        assert each.internal_address(ShardNumber(0)) == ("10.0.0.1", 7001, False)
     await store.announce({"PLAINTEXT": ("a.inside", 2)}, None)
     await other.catch_up()
     for each in (store, other):

@@ -124,7 +124,7 @@ def test_store_opened_on_the_golden_records_of_several_shards_has_what_they_say(
             assert (list(store.topics()), list(store.deleting())) == ([ORDERS], deleting)
             assert store.brokers("PLAINTEXT") == [(1, "a.example", 9092), (2, "b.example", 9093)]
             internal = [store.internal_address(ShardNumber(each)) for each in range(3)]
-            assert internal == [ADDRESS.internal, None, None]
+            assert internal == [(*ADDRESS.internal, False), None, None]
         finally:
             store.close()
 

@@ -58,6 +58,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "security.protocols": ("clients:ssl", (Listener("CLIENTS", SecurityProtocol.SSL),)),
     "tls.certificate": ("node.pem", Path("node.pem")),
     "tls.client_ca": ("ca.pem", Path("ca.pem")),
+    "tls.inner_ca": ("ca.pem", Path("ca.pem")),
     "tls.revoked": ("revoked.pem", Path("revoked.pem")),
     "tls.key": ("key.pem", Path("key.pem")),
     "admin.hosts": ("broker.example, other", ("broker.example", "other")),

@@ -6,20 +6,26 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from cryptography.x509.oid import NameOID
 
+from fairlog.broker_configs import BROKER_CONFIGS
 from fairlog.config import ConfigError, Settings
 from fairlog.config_sources import load
 from fairlog.config_values import Address, ListenerAddresses, read_client_auth, read_protocols
 from fairlog.configured_listeners import (
     advertised_endpoints,
+    all_listeners_of,
+    inner_listener_of,
     listen_addresses,
     listeners_of,
     open_to_everybody,
 )
-from fairlog.opening_listeners import open_tls
+from fairlog.interbroker.ways import Plain
+from fairlog.opening_listeners import open_tls, open_way
 from fairlog.security.client_auth import ClientAuth
 from fairlog.security.listeners import Listener, SecurityProtocol
 from fairlog.supervisor.addresses import settings_of_all, settings_of_shard
+from tests.security.certificates import Authority, name_of
 
 TLS = {"tls.certificate": "node.pem", "tls.key": "key.pem"}
 
@@ -147,6 +153,85 @@ def test_listeners_that_cannot_be_served_are_refused(flags: dict[str, str], word
     with pytest.raises(ConfigError) as raised:
         load(flags=TLS | flags, environment={})
     assert str(raised.value).startswith(words)
+
+
+INNER = {
+    "journal.engine": "kafka://k:1",
+    "cluster.name": "c",
+    "listen": "PLAINTEXT://h:1,INNER://i:2",
+    "security.protocols": "INNER:SSL",
+    "security.inner_listener": "inner",
+    "tls.client_ca": "ca.pem",
+}
+
+
+def test_inner_listener_is_none_of_the_clients() -> None:
+    """With an address, a protocol and an advertised address as the others; all of them are in the broker's configs."""
+    settings = load(flags=TLS | INNER | {"advertised": "INNER://n.example:0"}, environment={})
+    inner = inner_listener_of(settings)
+    assert inner == Listener("INNER", SecurityProtocol.SSL)
+    assert list(all_listeners_of(settings)) == [Listener("PLAINTEXT", SecurityProtocol.PLAINTEXT), inner]
+    assert [each.name for each in listeners_of(settings)] == ["PLAINTEXT"]
+    assert [str(address) for address in listen_addresses(settings).values()] == ["h:1"]
+    told = advertised_endpoints(settings, {"INNER": Address("10.0.0.1", 41)}, "other nodes")
+    assert told == {"INNER": Address("n.example", 41)}
+    with pytest.raises(ConfigError, match=r"other nodes cannot connect to INNER://\[::\]:41: set advertised"):
+        advertised_endpoints(load(flags=TLS | INNER, environment={}), {"INNER": Address("::", 41)}, "other nodes")
+    assert inner_listener_of(Settings()) is None
+    configs = broker_configs(settings)
+    assert configs["inter.broker.listener.name"] == "INNER"
+    assert configs["listener.security.protocol.map"] == "PLAINTEXT:PLAINTEXT,INNER:SSL"
+    assert broker_configs(Settings())["inter.broker.listener.name"] is None
+
+
+def broker_configs(settings: Settings) -> dict[str, str | None]:
+    return {row.name: row.value(settings) for row in BROKER_CONFIGS.values()}
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"security.inner_listener": "IN"}, "security.inner_listener names the listener IN, and listen has PLAINTEXT"),
+        (
+            {"journal.engine": "files", "cluster.name": ""},
+            "security.inner_listener names INNER, and there are no other",
+        ),
+        ({"listen": "INNER://i:2"}, "listen has the inner listener INNER only (security.inner_listener): add one for"),
+        ({"security.protocols": "INNER:SASL_SSL"}, "the inner listener INNER has the protocol SASL_SSL: it is SSL or"),
+        ({"tls.client_auth": "INNER:required"}, "tls.client_auth names the inner listener INNER: with TLS other nodes"),
+        ({"tls.certificate": ""}, "the inner listener INNER has TLS, and tls.certificate is not set"),
+        ({"tls.key": ""}, "the inner listener INNER has TLS, and tls.key is not set"),
+        ({"tls.client_ca": ""}, "the inner listener INNER has TLS, and neither tls.inner_ca nor tls.client_ca is set"),
+        (
+            {"security.protocols": "INNER:PLAINTEXT", "security.inner_plaintext": True},
+            "security.inner_plaintext is for an inner listener with TLS",
+        ),
+        ({"security.inner_listener": "", "security.inner_plaintext": True}, "security.inner_plaintext is for an inner"),
+    ],
+)
+def test_inner_listeners_that_cannot_be_served_are_refused(flags: dict[str, object], words: str) -> None:
+    """At the start, in a sentence."""
+    with pytest.raises(ConfigError) as raised:
+        load(flags=TLS | INNER | flags, environment={})
+    assert str(raised.value).startswith(words)
+
+
+async def test_way_to_other_nodes_is_what_the_settings_say(tmp_path: Path) -> None:
+    """Their certificates come from a CA of their own, if there is one; else from that of clients."""
+    authority = Authority(tmp_path)
+    pair = authority.issue("node", name_of((NameOID.COMMON_NAME, "node")))
+    files = {"tls.certificate": str(pair.certificate), "tls.key": str(pair.key)}
+    ca, none = str(authority.certificate), str(tmp_path / "none.pem")
+    async with AsyncExitStack() as stack:
+        assert type(await open_way(stack, Settings())) is Plain
+        plain = load(flags=INNER | files | {"security.protocols": "INNER:PLAINTEXT"}, environment={})
+        assert type(await open_way(stack, plain)) is Plain
+        for cas in ({"tls.client_ca": ca}, {"tls.client_ca": none, "tls.inner_ca": ca}):
+            assert (await open_way(stack, load(flags=INNER | files | cas, environment={}))).has_tls
+        with pytest.raises(ConfigError, match=r"cannot read .*none\.pem: No such file"):
+            await open_way(
+                stack, load(flags=INNER | files | {"tls.client_ca": ca, "tls.inner_ca": none}, environment={})
+            )
 
 
 async def test_files_that_cannot_be_read_are_a_mistake_of_the_settings(tmp_path: Path) -> None:

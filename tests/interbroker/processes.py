@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import trio
 
+from fairlog.cluster.interface import InnerAddress
 from fairlog.interbroker.handshake import Accepting, Connecting, Handshake, Identity
 from fairlog.interbroker.peers import Peers
 from fairlog.interbroker.serving_tools import WhileAllHold
+from fairlog.interbroker.ways import Plain, Way
 from fairlog_types import ShardNumber
 from shard.conversation import Message
 
@@ -28,9 +30,11 @@ class Process:
         cluster: str = CLUSTER,
         secret: bytes = SECRET,
         while_all_hold: WhileAllHold | None = None,
+        way: Way | None = None,
     ) -> None:
         self.shard = ShardNumber(shard)
         self._directory = directory
+        self._way = way or Plain()
         self._received_in, self._received = trio.open_memory_channel[tuple[ShardNumber, Message]](1000)
         self._connected_in, self._connected = trio.open_memory_channel[ShardNumber](1000)
         self._disconnected_in, self._disconnected = trio.open_memory_channel[ShardNumber](1000)
@@ -43,15 +47,16 @@ class Process:
             connected=self._connected_in.send_nowait,
             disconnected=self._disconnected_in.send_nowait,
             while_all_hold=while_all_hold,
+            way=way,
         )
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
-        self.address = ("", 0)
+        self.address = InnerAddress("", 0)
 
     async def start(self, *, told: bool = True) -> None:
         """Listen on a port of its own; the others are told of it unless `told` is False."""
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        self.address = listeners[0].socket.getsockname()[:2]
+        self.address = InnerAddress(*listeners[0].socket.getsockname()[:2], has_tls=self._way.has_tls)
         if told:
             self._directory.addresses[self.shard] = self.address
         await self._directory.nursery.start(self._run, listeners)
@@ -96,7 +101,7 @@ class Directory:
     def __init__(self, nursery: trio.Nursery, shards: int = 2) -> None:
         self.nursery = nursery
         self.shards = [*map(ShardNumber, range(shards))]
-        self.addresses: dict[ShardNumber, tuple[str, int]] = {}
+        self.addresses: dict[ShardNumber, InnerAddress] = {}
         """Where each listens, as its process has said last."""
         self.opened: list[trio.SocketStream | trio.SocketListener] = []
         """By the test itself."""
@@ -111,7 +116,7 @@ class Directory:
         """Somebody has the shard's address who is no Process."""
         listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
         self.opened.append(listener)
-        self.addresses[ShardNumber(shard)] = listener.socket.getsockname()[:2]
+        self.addresses[ShardNumber(shard)] = InnerAddress(*listener.socket.getsockname()[:2])
         return listener
 
     async def accept(self, listener: trio.SocketListener) -> Recorded:
@@ -126,7 +131,7 @@ class Directory:
         return recorded, await recorded.shake_hands(Accepting(own, self.shards, b"\x22" * 32))
 
     async def connect(self, to: Process) -> Recorded:
-        recorded = Recorded(await trio.open_tcp_stream(*to.address))
+        recorded = Recorded(await trio.open_tcp_stream(to.address.host, to.address.port))
         self.opened.append(recorded.stream)
         return recorded
 

@@ -12,9 +12,10 @@ import structlog.testing
 import trio
 from crc32c import crc32c
 
+from fairlog.cluster.interface import InnerAddress
 from fairlog.edge.log_limiter import LINES_MAX
 from fairlog.interbroker import getting_copies, giving_copies
-from fairlog.interbroker.getting_copies import Address, get_copy
+from fairlog.interbroker.getting_copies import get_copy
 from fairlog.interbroker.giving_copies import GivesCopies
 from fairlog.interbroker.peers import Peers
 from fairlog_types import LeaderEpoch, ShardNumber, StorageFailure
@@ -77,7 +78,7 @@ class Giver:
             raise self._then
 
 
-Serve = Callable[..., Awaitable[tuple[str, int]]]
+Serve = Callable[..., Awaitable[InnerAddress]]
 
 
 @pytest.fixture
@@ -86,17 +87,16 @@ def serve(nursery: trio.Nursery) -> Serve:
 
     async def start(
         giver: GivesCopies | None, *, secret: bytes = SECRET, shard: ShardNumber = SHARD, cluster: str = CLUSTER
-    ) -> tuple[str, int]:
+    ) -> InnerAddress:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         peers = Peers(shard, cluster, secret, lambda _shard: None, lambda _shard, _message: None, giver=giver)
         await nursery.start(peers.run, listeners, [])
-        host, port = listeners[0].socket.getsockname()
-        return host, port
+        return InnerAddress(*listeners[0].socket.getsockname())
 
     return start
 
 
-async def get(data_dir: Path, *addresses: Address, progress: CopyProgress | None = None, **more: object) -> None:
+async def get(data_dir: Path, *addresses: InnerAddress, progress: CopyProgress | None = None, **more: object) -> None:
     with trio.fail_after(20):
         await get_copy(
             shard_directory(data_dir, SHARD),
@@ -181,7 +181,7 @@ async def test_process_without_the_secret_of_another_shard_or_cluster_gets_and_g
 
 async def test_address_where_nobody_listens_is_passed_over(tmp_path: Path, serve: Serve) -> None:
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    address = listeners[0].socket.getsockname()
+    address = InnerAddress(*listeners[0].socket.getsockname())
     await listeners[0].aclose()
     assert "connection has ended" in await told_while_it_passes_over(tmp_path, serve, address)
 
@@ -193,7 +193,7 @@ async def test_part_that_is_changed_on_its_way_is_noticed(tmp_path: Path, serve:
     sizes = []
 
     async def counted(stream: trio.SocketStream, change_at: int | None) -> None:
-        there = await trio.open_tcp_stream(*honest)
+        there = await trio.open_tcp_stream(honest.host, honest.port)
 
         async def forth() -> None:
             with suppress(trio.BrokenResourceError):
@@ -213,15 +213,14 @@ async def test_part_that_is_changed_on_its_way_is_noticed(tmp_path: Path, serve:
             inner.cancel_scope.cancel()
         sizes.append(at)
 
-    async def proxy(change_at: int | None) -> tuple[str, int]:
+    async def proxy(change_at: int | None) -> InnerAddress:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
 
         async def handle(stream: trio.SocketStream) -> None:
             await counted(stream, change_at)
 
         nursery.start_soon(trio.serve_listeners, handle, listeners)
-        host, port = listeners[0].socket.getsockname()
-        return host, port
+        return InnerAddress(*listeners[0].socket.getsockname())
 
     await get(tmp_path, await proxy(None))
     assert files_in(tmp_path) == FILES
@@ -298,10 +297,10 @@ async def test_giver_that_comes_later_is_waited_for_with_few_lines(
     tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(getting_copies, "PAUSE_S", 0.001)
-    found: list[Address] = []
+    found: list[InnerAddress] = []
     asked = 0
 
-    def givers() -> list[Address]:
+    def givers() -> list[InnerAddress]:
         nonlocal asked
         asked += 1
         return found if asked > 100 else []

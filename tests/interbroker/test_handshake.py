@@ -127,6 +127,14 @@ def test_other_program_is_refused_by_name() -> None:
         assert raised.value.last_words == b""
 
 
+def test_other_side_that_speaks_tls_is_told_apart() -> None:
+    """By how its handshake begins, or by the alert with which it refuses ours."""
+    for side, opening in ((accepting(), b"\x16\x03\x01\x02\0\1"), (connecting(), b"\x15\x03\x03\0\x02\2")):
+        with pytest.raises(Refused, match="it speaks TLS with other nodes, and this node does not") as raised:
+            side.hear(opening)
+        assert raised.value.last_words == b""
+
+
 def test_handshake_that_is_replayed_is_refused() -> None:
     """What a process said on one connection proves nothing on the next one."""
     a, b = connecting(), accepting()

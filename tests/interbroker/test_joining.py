@@ -13,7 +13,8 @@ import structlog.testing
 import trio
 
 from datalog.batch import parse_batch_header_untrusted
-from fairlog.interbroker.getting_copies import Address, get_copy
+from fairlog.cluster.interface import InnerAddress
+from fairlog.interbroker.getting_copies import get_copy
 from fairlog.interbroker.peers import Peers
 from fairlog_types import LogId
 from partition.answers import Appended
@@ -49,13 +50,12 @@ class Cluster:
     async def stream(self) -> Stream:
         return await self.model.engine("somebody").open_stream("shard-0")
 
-    async def serve(self, member: Member) -> Address:
+    async def serve(self, member: Member) -> InnerAddress:
         """Where the member gives copies."""
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         peers = Peers(FIRST_SHARD, CLUSTER, SECRET, lambda _: None, lambda _shard, _message: None, giver=member.giver)
         await self._nursery.start(peers.run, listeners, [])
-        host, port = listeners[0].socket.getsockname()
-        return host, port
+        return InnerAddress(*listeners[0].socket.getsockname())
 
     async def write(self, count: int, size: int = 5000) -> None:
         shard = next(member.shard for member in self.members if member.shard is not None)
@@ -73,7 +73,7 @@ class Cluster:
         before = min(first.report().synced, second.report().synced)
         await (await self.stream()).trim(before)
 
-    async def get(self, *givers: Address, told: Callable[[int, int], None] = lambda _done, _total: None) -> None:
+    async def get(self, *givers: InnerAddress, told: Callable[[int, int], None] = lambda _done, _total: None) -> None:
         third = self.members[2]
         shard = shard_directory(self.third_dir, FIRST_SHARD)
         with trio.fail_after(WAIT_S):

@@ -68,7 +68,7 @@ async def process(directory: Directory, node: Node) -> Process:
 
 
 def to(process: Process, *, secret: bytes = SECRET) -> AbstractContextManager[HoldingNode]:
-    return connected(process.address, CLUSTER, secret)
+    return connected(process.address[:2], CLUSTER, secret)
 
 
 async def test_tool_has_the_node_hold_until_it_releases(process: Process, node: Node) -> None:

@@ -7,25 +7,30 @@ import dataclasses
 import pytest
 import structlog.testing
 import trio
-from kafka.protocol.admin import AlterClientQuotasRequest, CreateTopicsRequest
+from kafka.protocol.admin import AlterClientQuotasRequest, CreateTopicsRequest, UpdateFeaturesRequest
+from kafka.protocol.consumer import LeaveGroupRequest
 
 from coordinator.answers import Description
 from fairlog import trail
+from fairlog.kafka.api import Client
 from fairlog.kafka.errors import ErrorCode
 from fairlog.security.acls import Operation, ResourceType
 from fairlog.security.principal import ANONYMOUS
-from fairlog.trail import ITEMS_MAX, TEXT_CHARACTERS_MAX
+from fairlog.trail import ITEMS_MAX, TEXT_CHARACTERS_MAX, Trail
 from fairlog_types import ProducerEpoch, ProducerId, StorageFailure, TxId
+from tests.kafka.asking import Asker
 from tests.kafka.denying import AskerAs, allow, enforce
 from tests.kafka.example_requests import example_fields
+from tests.kafka.test_groups import join_twice
 
 COMMIT, LEAVE, CREATE, DELETE, INIT, CREATE_ACLS, DELETE_OFFSETS, QUOTAS, USERS = 8, 13, 19, 20, 22, 30, 47, 49, 51
+MARKERS, DELETE_ACLS, DELETE_GROUPS, FEATURES = 27, 31, 42, 57
 
 
 @pytest.fixture
-def lines():
-    """What the trail has, in the node's log: action, on, outcome, and the rest."""
-    trail.set_up(None)  # else the lines of other tests would count for the limit of this one's
+def lines(monkeypatch):
+    """What the trail has, in the node's log: action, on, outcome, and the rest. No other test has spent lines of it."""
+    monkeypatch.setattr(trail, "_trail", Trail())
     with structlog.testing.capture_logs() as logged:
 
         def noted():
@@ -143,6 +148,85 @@ async def test_new_instance_that_ends_a_transaction_is_noted(ask, memory, lines)
     memory.coordinator.descriptions["tx"] = dataclasses.replace(known, state="EMPTY", txid=None)
     await ask(INIT, 4, **fields(INIT))
     assert len(lines()) == 1
+
+
+def leaving(member_id="", instance=None):
+    return LeaveGroupRequest.MemberIdentity(member_id=member_id, group_instance_id=instance, reason=None)
+
+
+async def test_member_that_an_operator_removes_is_noted_and_one_that_leaves_is_not(ask, memory, lines):
+    """A static one by its instance, and others by another client than themselves; each with its own outcome."""
+    static = await join_twice(ask, 5, instance="i")
+    assert static.error_code == 0
+    operator = Asker(memory)
+    operator.client = Client(connection=12, peer="10.0.0.9:1")
+    removed = [leaving(instance="i"), leaving(instance="stranger"), leaving("stranger")]
+    await operator(LEAVE, 5, **fields(LEAVE, members=removed))
+    assert lines() == [("remove member", "g", "done"), ("remove member", "g", "UNKNOWN_MEMBER_ID")]
+    assert [line["instance"] for line in lines.whole if "instance" in line] == ["i", "stranger"]
+    for leaver, noted in ((ask, []), (operator, [("remove member", "g", "done")])):
+        del lines.whole[:]
+        member_id = (await join_twice(ask, 5)).member_id
+        await leaver(LEAVE, 5, **fields(LEAVE, members=[leaving(member_id)]))
+        assert lines() == noted
+    assert lines.whole[-1]["member"] == member_id
+    assert lines.whole[-1]["peer"] == "10.0.0.9:1"
+
+
+async def test_operator_that_may_not_remove_members_is_noted_as_refused(memory, lines):
+    enforce(memory)
+    await AskerAs(memory, ANONYMOUS)(LEAVE, 5, **fields(LEAVE))
+    assert lines() == [("remove member", "g", "GROUP_AUTHORIZATION_FAILED")]
+
+
+async def test_groups_and_offsets_that_are_deleted_are_noted(ask, memory, lines):
+    """Offsets with their partitions."""
+    memory.topics.create_now("t")
+    await ask(COMMIT, 8, **fields(COMMIT))
+    await ask(DELETE_OFFSETS, 0, **fields(DELETE_OFFSETS))
+    memory.offsets.index.load({"other": 1_000})
+    for group in ("other", "g"):
+        await ask(DELETE_GROUPS, 2, **fields(DELETE_GROUPS, groups_names=[group]))
+    assert [line for line in lines() if line[0] != "reset offsets"] == [
+        ("delete offsets", "g", "done"),
+        ("delete group", "other", "done"),
+        ("delete group", "g", "GROUP_ID_NOT_FOUND"),
+    ]
+    assert [line["partitions"] for line in lines.whole if "partitions" in line] == [["t-0"]]
+
+
+async def test_transaction_that_markers_abort_is_noted(ask, memory, lines):
+    """`kafka-transactions abort` sends them. One that is not open has no line: nothing was done."""
+    memory.topics.create_now("t")
+    await ask(MARKERS, 1, **fields(MARKERS))
+    assert lines() == []
+    memory.leaders.open_for = TxId(ProducerId(1), ProducerEpoch(0), 4)
+    await ask(MARKERS, 1, **fields(MARKERS))
+    assert lines() == [("abort transaction", "t-0", "done")]
+    assert (lines.whole[-1]["producer_id"], lines.whole[-1]["producer_epoch"]) == (1, 0)
+
+
+async def test_feature_that_is_switched_is_noted(ask, lines):
+    """With its level."""
+    key = UpdateFeaturesRequest.FeatureUpdateKey
+    for name in ("transaction.version", "f"):
+        update = key(feature=name, max_version_level=1, allow_downgrade=True, upgrade_type=2)
+        await ask(FEATURES, 1, **fields(FEATURES, feature_updates=[update]))
+    assert lines() == [
+        ("update features", "transaction.version", "done"),
+        ("update features", "f", "INVALID_UPDATE_VERSION"),
+    ]
+    assert [line["level"] for line in lines.whole if "level" in line] == [1, 1]
+
+
+async def test_acl_that_is_deleted_is_noted(memory, lines):
+    """The filter with the number of those that it has met, or why none was looked for."""
+    enforce(memory, allow(Operation.ALTER, ResourceType.CLUSTER, "kafka-cluster"))
+    asker = AskerAs(memory, ANONYMOUS)
+    await asker(CREATE_ACLS, 2, **fields(CREATE_ACLS))
+    await asker(DELETE_ACLS, 2, **fields(DELETE_ACLS))
+    assert [line[0::2] for line in lines()] == [("create acl", "done"), ("delete acl", "done")]
+    assert len(lines.whole[-1]["deleted"]) == 1
 
 
 async def test_refusals_are_as_long_as_a_line_and_no_longer(memory, lines):

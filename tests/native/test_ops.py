@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import pytest
+import structlog.testing
 import trio
 import trio.testing
 
 from coordinator.answers import Refusal
 from coordinator.lane_ids import is_lane
 from coordinator.sinks.messages import CommitBatch, Lane, SinkRefusal, SinkRefused, Winner
+from fairlog import trail
 from fairlog.groups.messages import Joining
 from fairlog.groups.offset_values import NewOffset, OffsetRefusal, Sender
 from fairlog.native import batches
 from fairlog.native.batches import kind_of
 from fairlog.native.messages import NUMBER_MAX, PARTITION_MAX, Request, encode_result
+from fairlog.trail import Trail
 from fairlog_types import Offset, StorageFailure
 from partition.answers import RefusedAppend
 
@@ -87,8 +90,9 @@ async def test_abort_is_passed_on(talker, memory):
     assert calls(memory, "abort") == [("abort", "totals", "query-1", "run-1", 7)]
 
 
-async def test_sinks_are_shown_and_forgotten(talker):
-    """What the coordinator knows of each, in order."""
+async def test_sinks_are_shown_and_forgotten(talker, monkeypatch):
+    """What the coordinator knows of each, in order. The trail says what was forgotten."""
+    monkeypatch.setattr(trail, "_trail", Trail())  # no other test has spent lines of it
     await talker.ask("join", **LANE)
     await talker.ask("commit", **COMMIT)
     await talker.ask("join", **LANE | {"sink": "audit", "batch": 0})
@@ -104,9 +108,14 @@ async def test_sinks_are_shown_and_forgotten(talker):
         "open_lanes": [],
         "used_ms": 1_763_632_800_000,
     }
-    assert await talker.ask("forget", sink="totals") == {}
+    with structlog.testing.capture_logs() as lines:
+        assert await talker.ask("forget", sink="totals") == {}
     assert [each["sink"] for each in (await talker.ask("sinks"))["sinks"]] == ["audit"]
-    assert await talker.ask("forget", sink="totals") == ("unknown-sink", "there is no sink totals")
+    with structlog.testing.capture_logs() as more:
+        assert await talker.ask("forget", sink="totals") == ("unknown-sink", "there is no sink totals")
+    noted = [line for line in lines + more if line["event"] == "trail"]
+    assert [(line["action"], line["on"], line["by"]) for line in noted] == [("forget sink", "totals", "native")] * 2
+    assert [line["outcome"] for line in noted] == ["done", "unknown-sink"]
 
 
 @pytest.mark.parametrize("why", SinkRefusal)

@@ -12,6 +12,7 @@ from peers.kafka_cluster import KafkaCluster
 
 from stream.kafka_settings import KafkaEngineSettings
 from tests.on_kafka.brokers import NUMBERS, obtain, open_brokers, three_nodes
+from tests.security.certificates import Authority
 from tests.stream.rigs import KafkaRig
 
 ENTRY_BYTES_MAX = 4 << 20
@@ -59,9 +60,17 @@ def one_replica(kafka: KafkaCluster) -> KafkaRig:
 
 
 @pytest.fixture
-def cluster(kafka: KafkaCluster, tmp_path: Path) -> Iterator[FairlogCluster]:
-    """Three nodes with a copy of each of three shards. They soon take over from one that is not heard."""
-    with three_nodes(kafka, tmp_path) as nodes:
+def authority(tmp_path: Path) -> Authority:
+    """Of the certificates of `cluster`'s nodes."""
+    return Authority(tmp_path / "certificates")
+
+
+@pytest.fixture
+def cluster(kafka: KafkaCluster, tmp_path: Path, authority: Authority) -> Iterator[FairlogCluster]:
+    """Three nodes with a copy of each of three shards, which speak TLS with each other. They soon take over from one
+    that is not heard.
+    """
+    with three_nodes(kafka, tmp_path, authority=authority) as nodes:
         yield nodes
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -21,11 +22,13 @@ from typing import Any, TypeVar
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from cryptography.x509.oid import NameOID
 from peers.fairlog_cluster import FairlogCluster
 from peers.kafka_cluster import KafkaCluster
 
 from pyspark_fairlog.native import Native, NativeError, Topics
 from tests.on_kafka.brokers import three_nodes
+from tests.security.certificates import Authority, name_of
 
 pytestmark = pytest.mark.slow
 
@@ -203,9 +206,11 @@ class Member:
         self._consumer.close()
 
 
-def test_clients_go_on_while_nodes_are_killed_and_stopped(cluster: FairlogCluster, topic: str) -> None:
+def test_clients_go_on_while_nodes_are_killed_and_stopped(
+    cluster: FairlogCluster, topic: str, authority: Authority
+) -> None:
     """Nothing that was answered is lost, and no transaction meets a fatal error. The group keeps its member, with all
-    its partitions, and its offsets.
+    its partitions, and its offsets. What nodes say to each other is said in TLS, and nobody else may hear it.
     """
     with writing(cluster, topic) as writers:
         member = Member(cluster.bootstrap, topic)
@@ -219,6 +224,7 @@ def test_clients_go_on_while_nodes_are_killed_and_stopped(cluster: FairlogCluste
             wait_until(lambda due=due: len(member.read) > due)
     all_is_there(cluster, topic, writers)
     wait_until(lambda: cluster.is_in_sync(3))  # it may still be starting
+    nodes_speak_tls(cluster, authority)
     shown = fairlog("cluster", "--admin", cluster.admin(3), "--json")
     assert [node["number"] for node in shown["nodes"]] == list(cluster.nodes)
     assert all(shard["epoch"] > 1 and len(shard["copies"]) == 3 for shard in shown["shards"])
@@ -234,6 +240,33 @@ def test_clients_go_on_while_nodes_are_killed_and_stopped(cluster: FairlogCluste
         )
     finally:
         consumer.close()
+
+
+def nodes_speak_tls(cluster: FairlogCluster, authority: Authority) -> None:
+    """At ports where nodes reach each other, and none has heard anything there that was none of it."""
+    for node in cluster.nodes:
+        assert not [line for line in cluster.lines(node) if "speak TLS" in line.get("reason", "")]
+    anybody = authority.issue("anybody", name_of((NameOID.COMMON_NAME, "anybody")))
+    for shard, node in enumerate(cluster.nodes):
+        address = cluster.inner_address(node, shard)
+        with socket.create_connection(address, timeout=WAIT_S) as plain:
+            plain.sendall(b"FLIB\0\2" + bytes(104))
+            assert plain.recv(2) == b"\x15\x03", "an alert of TLS"
+        said = said_to_openssl(address, authority)
+        assert "Verification: OK" in said
+        assert "alert certificate required" in said
+        said = said_to_openssl(address, authority, "-cert", anybody.certificate, "-key", anybody.key)
+        assert "Verification: OK" in said
+        assert "alert" not in said, "the handshake of brokers refuses it, in TLS"
+
+
+def said_to_openssl(address: tuple[str, int], authority: Authority, *more: object) -> str:
+    """What `openssl s_client` prints, which sends what is no handshake of brokers, until the connection is closed."""
+    host, port = address
+    command = ["openssl", "s_client", "-connect", f"{host}:{port}", "-verify_return_error", "-verify_ip", host]
+    command += ["-CAfile", str(authority.certificate), "-tls1_3", "-ign_eof", *map(str, more)]
+    done = subprocess.run(command, input=b"GET / HTTP/1.1\n", capture_output=True, check=False, timeout=WAIT_S)
+    return (done.stdout + done.stderr).decode()
 
 
 def test_shard_is_moved_under_writers_that_notice_nothing(patient_cluster: FairlogCluster) -> None:

@@ -13,6 +13,7 @@ from peers.kafka_cluster import KafkaCluster
 
 from coordinator.answers import Granted, Refusal
 from datalog.batch import parse_batch_header_untrusted
+from fairlog.cluster.interface import InnerAddress
 from fairlog.interbroker.getting_copies import get_copy
 from fairlog.interbroker.peers import Peers
 from fairlog_types import LogId, ProducerEpoch, ProducerId, StorageFailure
@@ -223,7 +224,7 @@ async def test_third_copy_joins_a_trimmed_stream_while_somebody_commits(tmp_path
                 await get_copy(
                     shard,
                     stream.name,
-                    lambda: [listeners[0].socket.getsockname()],
+                    lambda: [InnerAddress(*listeners[0].socket.getsockname())],
                     cluster_id=CLUSTER,
                     secret=bytes(32),
                     progress=third.progress,

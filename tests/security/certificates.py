@@ -62,10 +62,13 @@ class Authority:
             .not_valid_after(until)
         )
 
-    def issue(self, file: str, subject: x509.Name, *, days: float = 10, encrypted: bool = False) -> Pair:
-        """A certificate for clients and for servers on this machine; with negative `days` it has expired."""
+    def issue(
+        self, file: str, subject: x509.Name, *, days: float = 10, encrypted: bool = False, host: str | None = None
+    ) -> Pair:
+        """A certificate for clients and for servers on this machine, or `host`; with negative `days` it has expired."""
         key = ec.generate_private_key(ec.SECP256R1())
-        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        names: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        names = [*names, x509.DNSName("localhost")] if host is None else [x509.DNSName(host)]
         certificate = (
             self._begun(subject, key, _NOW + days * _DAY)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)

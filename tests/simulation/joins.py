@@ -26,6 +26,7 @@ import trio
 from crc32c import crc32c
 
 from fairlog.cluster import reports
+from fairlog.cluster.interface import InnerAddress
 from fairlog.interbroker import getting_copies
 from fairlog.interbroker.getting_copies import CannotGet, get_copy
 from fairlog_types import CorruptStorage, ShardNumber, StorageFailure
@@ -133,7 +134,9 @@ class CopyWays:
             await get_copy(
                 machine.directory,
                 stream.name,
-                lambda: [(other.name, other.number) for other in machine.others if other.giving is not None],
+                lambda: [
+                    InnerAddress(other.name, other.number) for other in machine.others if other.giving is not None
+                ],
                 cluster_id="",
                 secret=b"",
                 progress=progress,
@@ -144,10 +147,10 @@ class CopyWays:
         self._world.count("copies of other nodes")
 
     async def receive(
-        self, address: tuple[str, int], _shard: ShardNumber, stream: str, _cluster: str, _secret: bytes, taker: Any
+        self, address: InnerAddress, _shard: ShardNumber, stream: str, _joins: object, taker: Any
     ) -> None:
         """In place of `getting_copies._receive`."""
-        giver, nursery = self._machines[address[1]], self._machines[address[1]].giving
+        giver, nursery = self._machines[address.port], self._machines[address.port].giving
         if nursery is None:
             raise CannotGet("nobody listens there")
         taking = cast("Any", CURRENT.get())

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.messages import Leaving
@@ -51,18 +52,35 @@ def decode(reader: Reader, version: int) -> LeaveGroupRequest:
     return LeaveGroupRequest(group_id, members)
 
 
+def _is_removed(context: Context, group_id: str, leaving: Leaving) -> bool:
+    """Whether it does not leave by itself, as far as one can tell: it is named by its instance, as operators do, or is
+    another client than the one that asks. A consumer that leaves says its member id, on a connection like the others.
+    """
+    if not leaving.member_id:
+        return True
+    client = context.broker.groups.client_of(group_id, leaving.member_id)
+    return client not in (None, (context.client.client_id, context.client.shown_host))
+
+
+def _note(context: Context, group_id: str, leaving: Leaving, refusal: GroupRefusal | None) -> None:
+    error = ErrorCode.NONE if refusal is None else GROUP_REFUSALS[refusal]
+    named: dict[str, Any] = {"instance": leaving.instance_id} if leaving.instance_id else {"member": leaving.member_id}
+    note(context, Action.REMOVE_MEMBER, group_id, error, **named)
+
+
 async def handle(context: Context, request: LeaveGroupRequest) -> Answer:
     outcome: Sequence[GroupRefusal | None] | GroupRefusal
+    is_removed = [_is_removed(context, request.group_id, leaving) for leaving in request.members]
     if denied(context, READ_GROUP, request.group_id) is not None:
         outcome = GroupRefusal.NOT_ALLOWED
     elif is_group_elsewhere(context.broker, request.group_id):
         outcome = refusal_of_group_elsewhere(context.broker, request.group_id)
     else:
         outcome = context.broker.groups.leave(request.group_id, request.members)
-    for leaving in request.members:
-        if not leaving.member_id:  # named by its instance, as by an operator
-            error = GROUP_REFUSALS[outcome] if isinstance(outcome, GroupRefusal) else ErrorCode.NONE
-            note(context, Action.REMOVE_MEMBER, request.group_id, error, instance=leaving.instance_id)
+    of_each = [outcome] * len(request.members) if isinstance(outcome, GroupRefusal) else outcome
+    for leaving, refusal, is_noted in zip(request.members, of_each, is_removed, strict=True):
+        if is_noted:
+            _note(context, request.group_id, leaving, refusal)
     refused = isinstance(outcome, GroupRefusal)
     whole = outcome if refused else None
     if context.version < _MANY_MEMBERS_FROM and not refused:
