@@ -11,12 +11,12 @@ import ssl
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 import h11
 import trio
 
 from fairlog.config_values import Address
+from fairlog.security.tls_stream import TlsStream
 
 _RECEIVE_BYTES = 64 * 1024
 _HEAD_BYTES_MAX = 64 * 1024
@@ -41,14 +41,14 @@ class OwnCertificate:
         self._context.check_hostname = False
         self._context.verify_mode = ssl.CERT_NONE
 
-    async def secured(self, stream: trio.SocketStream) -> trio.SSLStream[trio.SocketStream]:
+    async def secured(self, stream: trio.SocketStream) -> TlsStream:
         """The stream inside TLS with who has the certificate. Raises OSError, ValueError, BrokenResourceError."""
         now = await trio.to_thread.run_sync(_first_certificate, self._file)
         if now not in self._known:
             self._known.append(now)
-        secret = trio.SSLStream(stream, self._context, https_compatible=True)
+        secret = TlsStream(stream, self._context, server_side=False)
         await secret.do_handshake()
-        if cast(Any, secret).getpeercert(binary_form=True) not in self._known:
+        if secret.certificate not in self._known:
             raise trio.BrokenResourceError("it is not the node's certificate")
         return secret
 

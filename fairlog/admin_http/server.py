@@ -33,8 +33,8 @@ from fairlog.admin_http.assets import Asset
 from fairlog.admin_http.statistics import AdminStatistics
 from fairlog.edge.fatal import fatal_in
 from fairlog.edge.log_limiter import LogLimiter
-from fairlog.edge.sending import ENCRYPTED_BYTES, pieces
 from fairlog.security.tls import HandshakeFailed, TlsListener
+from fairlog.security.tls_stream import TlsStream
 
 log = structlog.get_logger()
 
@@ -85,7 +85,7 @@ class _PatientStream:
 
     def __init__(
         self,
-        stream: trio.SocketStream | trio.SSLStream[trio.SocketStream],
+        stream: trio.SocketStream | TlsStream,
         context: WorkerContext,
         life: trio.CancelScope,
     ) -> None:
@@ -102,14 +102,11 @@ class _PatientStream:
             raise trio.BrokenResourceError("only HTTP/1.1 is spoken here")
         self._has_answered = True
         with trio.move_on_after(SEND_PATIENCE_S) as patience:
-            await self._send(data)
+            await self._stream.send_all(data)
         if patience.cancelled_caught:
             await self._context.terminated.set()
             await trio.aclose_forcefully(self._stream)
             raise trio.BrokenResourceError(f"the answer was not read for {SEND_PATIENCE_S} s")
-
-    async def _send(self, data: bytes) -> None:
-        await self._stream.send_all(data)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         received, broken = b"", None
@@ -142,16 +139,9 @@ class _PlainStream(_PatientStream):
 class _SecretStream(_PatientStream):
     """One with TLS, whose handshake is done."""
 
-    def __init__(
-        self, stream: trio.SSLStream[trio.SocketStream], context: WorkerContext, life: trio.CancelScope
-    ) -> None:
+    def __init__(self, stream: TlsStream, context: WorkerContext, life: trio.CancelScope) -> None:
         super().__init__(stream, context, life)
         self.transport_stream = stream.transport_stream
-
-    async def _send(self, data: bytes) -> None:
-        """Piece by piece: TLS makes a copy of what it is given, which waits until the client has read it."""
-        for piece in pieces([data], ENCRYPTED_BYTES):
-            await self._stream.send_all(piece)
 
     async def do_handshake(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -257,7 +247,7 @@ class AdminServer:
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)
 
-    async def _secured(self, stream: trio.SocketStream, tls: TlsListener) -> trio.SSLStream[trio.SocketStream] | None:
+    async def _secured(self, stream: trio.SocketStream, tls: TlsListener) -> TlsStream | None:
         """Do the handshake; None if there is none, which is counted and logged."""
         try:
             secured = await tls.secured(stream, signs_in=True)

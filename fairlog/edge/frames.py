@@ -19,6 +19,7 @@ import trio
 
 from fairlog.edge.frame_budget import UNCOUNTED_BYTES, FrameBudget, FrameRoom
 from fairlog.edge.malformed import Malformed
+from fairlog.security.tls_stream import TlsStream
 
 Buffer = bytes | bytearray | memoryview
 
@@ -201,6 +202,8 @@ class FrameReader:
                 return await self._socket.recv_into(empty)
             except OSError as error:
                 raise trio.BrokenResourceError(str(error)) from error
+        if isinstance(self._stream, TlsStream):
+            return await self._stream.receive_into(empty)
         received = await self._stream.receive_some(min(len(empty), _RECEIVE_BYTES))
         empty[: len(received)] = received
         return len(received)

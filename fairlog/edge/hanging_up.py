@@ -7,9 +7,10 @@ not read: it would have to keep the bytes after the request. So it asks the syst
 from __future__ import annotations
 
 import select
-from typing import cast
 
 import trio
+
+from fairlog.security.tls_stream import TlsStream
 
 HANG_UP_CHECK_S = 1.0
 """Between two questions to the system."""
@@ -21,8 +22,8 @@ def peer_socket(stream: trio.abc.Stream) -> trio.socket.SocketType | None:
     A client that closes TLS closes its socket as well. None if the stream has no socket.
     """
     below: object = stream
-    while isinstance(below, trio.SSLStream):
-        below = cast("trio.SSLStream[trio.abc.Stream]", below).transport_stream
+    if isinstance(below, TlsStream):
+        below = below.transport_stream
     return below.socket if isinstance(below, trio.SocketStream) else None
 
 

@@ -9,9 +9,6 @@ from collections.abc import Iterator, Sequence
 
 from fairlog.edge.frames import Buffer
 
-ENCRYPTED_BYTES = 128 * 1024
-"""So much of an answer is encrypted at a time: eight of TLS's records. For a thousand connections 128 MiB."""
-
 
 def taken_at_once(fd: int, buffers: Sequence[Buffer]) -> int:
     """How many of the bytes the system has taken without waiting, 0 if it has no room. Raises OSError.

@@ -33,7 +33,7 @@ from fairlog.cluster.interface import InnerAddress, Notice
 from fairlog.edge.frames import FrameReader
 from fairlog.edge.log_limiter import LogLimiter
 from fairlog.edge.malformed import Malformed
-from fairlog.edge.sending import ENCRYPTED_BYTES, pieces, taken_at_once
+from fairlog.edge.sending import taken_at_once
 from fairlog.interbroker.codec import MESSAGE_BYTES_MAX, decode_untrusted, encode
 from fairlog.interbroker.giving_copies import GivesCopies, serve_joining
 from fairlog.interbroker.handshake import JOINING, NONCE_BYTES, TOOL, Accepting, Connecting, Identity, Refused
@@ -341,8 +341,7 @@ class _Outgoing:
                 await self._filled.wait()
                 self._filled = trio.Event()
                 data, self._queue = b"".join(self._queue), []
-                for piece in pieces((data,), ENCRYPTED_BYTES) if self._socket is None else (data,):
-                    await self._stream.send_all(piece)
+                await self._stream.send_all(data)
                 self._bytes -= len(data)
 
 

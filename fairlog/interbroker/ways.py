@@ -22,8 +22,9 @@ import trio
 
 from fairlog.cluster.interface import InnerAddress
 from fairlog.security.tls import HandshakeFailed, TlsListeners, say_last, send_alert
+from fairlog.security.tls_stream import TlsStream
 
-InnerStream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
+InnerStream = trio.SocketStream | TlsStream
 
 _TLS_BEGINS = b"\x16"
 """A record of TLS that has a message of a handshake. The handshake of brokers begins with a letter."""
@@ -100,9 +101,9 @@ class ByTls(Way):
             await trio.aclose_forcefully(stream)
             raise
 
-    async def _secured(self, stream: trio.SocketStream, host: str) -> trio.SSLStream[trio.SocketStream]:
+    async def _secured(self, stream: trio.SocketStream, host: str) -> TlsStream:
         assert self._tls.connecting is not None
-        secret = trio.SSLStream(stream, self._tls.connecting, server_hostname=host, https_compatible=True)
+        secret = TlsStream(stream, self._tls.connecting, server_side=False, server_hostname=host)
         failure: BaseException | None = None
         try:
             await secret.do_handshake()

@@ -51,12 +51,13 @@ from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import FrameReader, OtherProtocol
 from fairlog.edge.hanging_up import HANG_UP_CHECK_S, has_hung_up, peer_socket
 from fairlog.edge.malformed import Malformed
-from fairlog.edge.sending import ENCRYPTED_BYTES, pieces, taken_at_once
+from fairlog.edge.sending import pieces, taken_at_once
 from fairlog.kafka.answer_budget import SMALL_ANSWER_BYTES, AnswerBudget, AnswerRoom
 from fairlog.kafka.api import Answer, Client, Deferred, HangUp
 from fairlog.kafka.router import Router, Started
 from fairlog.kafka.wire import Buffer
 from fairlog.security import sign_in
+from fairlog.security.tls_stream import ENCRYPTED_BYTES
 
 log = structlog.get_logger()
 

@@ -38,6 +38,7 @@ from fairlog.security.key_set import KeySet
 from fairlog.security.made_up import MADE_UP_SALTS, SECRETS
 from fairlog.security.mechanisms import OAUTHBEARER
 from fairlog.security.tls import HandshakeFailed, TlsListener
+from fairlog.security.tls_stream import TlsStream
 from fairlog.security.token_exchange import TokenExchange
 from fairlog.security.tokens import TokenRules
 from fairlog.security.users import USERS
@@ -228,9 +229,7 @@ class Server:
                 return ReachedLimit.QUOTA
         return limit
 
-    async def _secured(
-        self, stream: trio.SocketStream, tls: TlsListener, client: Client
-    ) -> trio.SSLStream[trio.SocketStream] | None:
+    async def _secured(self, stream: trio.SocketStream, tls: TlsListener, client: Client) -> TlsStream | None:
         """Do the TLS handshake, and note whom the client's certificate shows; None if there is none with it."""
         handshake = _Handshake()
         self._connections.add(handshake)

@@ -29,7 +29,6 @@ from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import FRAME_BYTES_PER_S, FRAME_SILENCE_S, OPENING_BYTES, FrameReader
 from fairlog.edge.hanging_up import HANG_UP_CHECK_S, has_hung_up, peer_socket
 from fairlog.edge.malformed import Malformed
-from fairlog.edge.sending import ENCRYPTED_BYTES, pieces
 from fairlog.edge.statistics import ApiStatistics
 from fairlog.native import signing_in
 from fairlog.native.calls import Call, Client, Op
@@ -268,8 +267,7 @@ class NativeConnection:
         """Raises Malformed if the client does not read it in time."""
         patience_s = FRAME_SILENCE_S + len(data) / FRAME_BYTES_PER_S
         with trio.move_on_after(patience_s) as patience:
-            for piece in (data,) if isinstance(self._stream, trio.SocketStream) else pieces((data,), ENCRYPTED_BYTES):
-                await self._stream.send_all(piece)
+            await self._stream.send_all(data)
         if patience.cancelled_caught:
             raise Malformed(f"an answer of {len(data)} bytes is not read within {patience_s:.0f} s")
 

@@ -43,6 +43,10 @@ _BEFORE_SUBJECT = 4
 """Serial number, algorithm, issuer, validity."""
 
 
+_IDENTIFIER_BYTES_MAX = 64
+"""Those that there are have some ten. Python makes no text of numbers of thousands of digits."""
+
+
 class BadCertificate(Exception):
     """Bytes that are no certificate. The message says why."""
 
@@ -89,6 +93,10 @@ def _escaped(text: str) -> str:
 
 def _identifier(content: bytes) -> str:
     """An object identifier with dots."""
+    if len(content) > _IDENTIFIER_BYTES_MAX:
+        raise BadCertificate(
+            f"an object identifier has {len(content)} bytes; at most {_IDENTIFIER_BYTES_MAX} are taken"
+        )
     numbers: list[int] = []
     number = 0
     for byte in content:

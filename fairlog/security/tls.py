@@ -1,13 +1,13 @@
 """TLS on a broker's listeners: the handshake, whom a client's certificate shows, and certificates that change.
 
     TlsListeners, one for each broker ──▶ TlsListener, one for each listener with TLS ──▶ an SSLContext, replaced
-       │                                      └─ secured(stream) ─▶ handshake ─▶ SSLStream, Principal
+       │                                      └─ secured(stream) ─▶ handshake ─▶ TlsStream, Principal
        ├─ connecting: the context of who connects to another node (`fairlog.interbroker.ways`), replaced with them
        └─ run: looks at the files ─ changed, and at rest ─▶ contexts of all listeners anew, or a line why not
 
 TLS 1.2 and 1.3 are spoken, and nothing older, without renegotiation and compression. A handshake has `HANDSHAKE_S` in
 all, however little of it comes at a time, and OpenSSL bounds the memory that it takes. One that fails is told to the
-client by TLS's own alert before the connection is closed: trio does not send it by itself.
+client by TLS's own alert before the connection is closed.
 
 The files are looked at every `LOOK_S`. They are read when they have changed, and are the same at the next look:
 certificate and key are two files, and nobody replaces both at once. Those that cannot be used change nothing, and a log
@@ -26,7 +26,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import structlog
 import trio
@@ -35,6 +35,7 @@ from fairlog.security.client_auth import ClientAuth
 from fairlog.security.principal import ANONYMOUS, USER, Principal
 from fairlog.security.principal_rules import NoRuleMatches, PrincipalRules
 from fairlog.security.subject import BadCertificate, subject_of_untrusted
+from fairlog.security.tls_stream import TlsStream
 
 log = structlog.get_logger()
 
@@ -100,9 +101,7 @@ class TlsListener:
         self.failed = 0
         """Handshakes, so far."""
 
-    async def secured(
-        self, stream: trio.SocketStream, *, signs_in: bool
-    ) -> tuple[trio.SSLStream[trio.SocketStream], Principal] | None:
+    async def secured(self, stream: trio.SocketStream, *, signs_in: bool) -> tuple[TlsStream, Principal] | None:
         """Do the handshake. Answers the stream inside, and whom the client's certificate shows, who is ANONYMOUS if it
         signs in afterwards; None if the client closes before it has sent anything, as who only looks whether a port is
         open.
@@ -115,10 +114,8 @@ class TlsListener:
             self.failed += 1
             raise
 
-    async def _secured(
-        self, stream: trio.SocketStream, *, signs_in: bool
-    ) -> tuple[trio.SSLStream[trio.SocketStream], Principal] | None:
-        secret = trio.SSLStream(stream, self.context, server_side=True, https_compatible=True)
+    async def _secured(self, stream: trio.SocketStream, *, signs_in: bool) -> tuple[TlsStream, Principal] | None:
+        secret = TlsStream(stream, self.context, server_side=True)
         with trio.move_on_after(HANDSHAKE_S):
             if not await _has_begun(stream):
                 return None
@@ -129,8 +126,8 @@ class TlsListener:
             raise failure
         raise HandshakeFailed(f"it took more than {HANDSHAKE_S:.0f} s")
 
-    def _principal(self, secret: trio.SSLStream[trio.SocketStream]) -> Principal:
-        certificate = cast("bytes | None", cast(Any, secret).getpeercert(binary_form=True))
+    def _principal(self, secret: TlsStream) -> Principal:
+        certificate = secret.certificate
         if certificate is None:
             return ANONYMOUS
         try:
@@ -201,7 +198,7 @@ async def _has_begun(stream: trio.SocketStream) -> bool:
         return False
 
 
-async def _done(secret: trio.SSLStream[trio.SocketStream]) -> HandshakeFailed | None:
+async def _done(secret: TlsStream) -> HandshakeFailed | None:
     """Do the handshake; why it has failed, None if it has not."""
     try:
         await secret.do_handshake()
@@ -210,9 +207,9 @@ async def _done(secret: trio.SSLStream[trio.SocketStream]) -> HandshakeFailed | 
     return None
 
 
-async def send_alert(secret: trio.SSLStream[trio.SocketStream]) -> None:
+async def send_alert(secret: TlsStream) -> None:
     """Tell the other side why it is refused, if it still listens."""
-    await say_last(secret.transport_stream, cast(Any, secret)._outgoing.read())
+    await say_last(secret.transport_stream, secret.unsent())
 
 
 async def say_last(stream: trio.SocketStream, alert: bytes) -> None:

@@ -21,6 +21,7 @@ from fairlog.security import tls as tls_module
 from fairlog.security.client_auth import ClientAuth
 from fairlog.security.principal_rules import PrincipalRules
 from fairlog.security.tls import HandshakeFailed, TlsFiles, TlsListeners
+from fairlog.security.tls_stream import TlsStream
 from shard.commands import Failed
 from shard.conversation import Hello, Reply
 from shard.directory import shard_directory
@@ -271,7 +272,7 @@ async def test_node_that_moves_to_tls_speaks_both(directory: Directory, site: Si
 
     moving.connect = noted  # type: ignore[method-assign]
     await are_connected(await started(directory, 0, moving), await started(directory, 1, ways[other]))
-    assert spoken[-1] is (trio.SocketStream if other == "plain" else trio.SSLStream)
+    assert spoken[-1] is (trio.SocketStream if other == "plain" else TlsStream)
     assert moving.failed == 0
 
 

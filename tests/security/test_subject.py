@@ -84,6 +84,19 @@ def test_bytes_that_are_no_certificate_are_refused(data: bytes) -> None:
         subject_of_untrusted(data)
 
 
+def test_identifier_of_thousands_of_digits_is_refused(certificate: bytes) -> None:
+    """OpenSSL takes such a certificate, and Python makes no text of such a number."""
+
+    def element(tag: int, content: bytes) -> bytes:
+        return bytes([tag, 0x82]) + len(content).to_bytes(2, "big") + content
+
+    identifier = element(0x06, b"\x2a" + b"\xff" * 3000 + b"\x7f")
+    name = element(0x30, element(0x31, element(0x30, identifier + element(0x0C, b"alice"))))
+    before = element(0x02, b"\1") + 3 * element(0x30, b"")
+    with pytest.raises(BadCertificate, match="an object identifier has 3002 bytes; at most 64 are taken"):
+        subject_of_untrusted(element(0x30, element(0x30, before + name)))
+
+
 @given(data=st.data())
 def test_certificate_with_another_byte_is_read_or_refused(certificate: bytes, data: st.DataObject) -> None:
     """There is no third."""

@@ -28,6 +28,7 @@ from fairlog.security.listeners import Listener, SecurityProtocol
 from fairlog.security.principal import ANONYMOUS, Principal
 from fairlog.security.principal_rules import PrincipalRules
 from fairlog.security.tls import BadTlsFiles, TlsFiles, TlsListeners
+from fairlog.security.tls_stream import TlsStream
 from tests.kafka.example_requests import build_batch
 from tests.kafka.serving import framed
 from tests.native.golden_conversation import new_memory
@@ -164,11 +165,11 @@ async def test_large_answer_of_the_native_protocol_is_encrypted_in_pieces(
 ) -> None:
     """A client that does not read it would hold another copy of all of it."""
     sizes: list[int] = []
-    send_all = trio.SSLStream.send_all
+    encrypt = TlsStream._encrypt
 
-    async def noting(stream: trio.SSLStream[trio.SocketStream], data: bytes) -> None:
+    def noting(stream: TlsStream, data: memoryview) -> None:
         sizes.append(len(data))
-        await send_all(stream, data)
+        encrypt(stream, data)
 
     async def large(call: Any) -> dict[str, str]:
         call.arguments.end()
@@ -178,7 +179,7 @@ async def test_large_answer_of_the_native_protocol_is_encrypted_in_pieces(
     monkeypatch.setitem(protocol._served.ops, "topics", (Op(large, ()), protocol._served.ops["topics"][1]))
     talker = Talker(await site.connect())
     await talker.greet()
-    monkeypatch.setattr(trio.SSLStream, "send_all", noting)
+    monkeypatch.setattr(TlsStream, "_encrypt", noting)
     assert await talker.ask("topics") == {"large": "x" * 400_000}
     assert sum(sizes) > 400_000
     assert max(sizes) == 128 * 1024
