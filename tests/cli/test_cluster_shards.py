@@ -295,7 +295,12 @@ class Locked:
         lines = {"security.protocol": "ssl", "ssl.ca.location": self.authority.certificate}
         if user is not None:
             shown = password or f"secret of {user}"
-            lines |= {"security.protocol": "sasl_ssl", "sasl.username": user, "sasl.password": shown}
+            lines |= {
+                "security.protocol": "sasl_ssl",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": user,
+                "sasl.password": shown,
+            }
         file = self.directory / f"{user}.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
         return file

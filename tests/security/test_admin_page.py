@@ -102,7 +102,12 @@ def test_admin_page_is_locked_as_the_page_says(
         properties = tmp_path / f"{user}.properties"
         lines = {"security.protocol": "ssl", "ssl.ca.location": node.authority.certificate}
         if user is not None:
-            lines |= {"security.protocol": "sasl_ssl", "sasl.username": user, "sasl.password": secret_of(user)}
+            lines |= {
+                "security.protocol": "sasl_ssl",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": user,
+                "sasl.password": secret_of(user),
+            }
         properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
         code, out, error = fairlog_command(monkeypatch, capsys)("--client-properties", properties, *arguments)
         return code, out + error
