@@ -48,9 +48,10 @@ def test_tools_walk_through_a_locked_node(locked: LockedNode, tool: Tool) -> Non
     bob = ("--entity-type", "users", "--entity-name", "bob")
     scram = f"SCRAM-SHA-512=[iterations=8192,password={locked.password('bob')}]"
     done("admin", "kafka-configs", "--alter", *bob, "--add-config", scram)
-    # It asks for quotas first, which there are not.
-    _, printed = tool("admin", "kafka-configs", "--describe", *bob)
-    assert "SCRAM-SHA-512=iterations=8192" in printed or "DESCRIBE_CLIENT_QUOTAS" in printed
+    done("admin", "kafka-configs", "--alter", *bob, "--add-config", "producer_byte_rate=1048576")
+    printed = done("admin", "kafka-configs", "--describe", *bob)
+    assert "SCRAM-SHA-512=iterations=8192" in printed
+    assert "producer_byte_rate=1048576" in printed
     done("admin", "kafka-topics", "--create", "--topic", "typed", "--partitions", "2")
 
     # Nobody knows the one password, and the other user may see nothing.
