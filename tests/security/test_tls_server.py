@@ -165,11 +165,11 @@ async def test_large_answer_of_the_native_protocol_is_encrypted_in_pieces(
 ) -> None:
     """A client that does not read it would hold another copy of all of it."""
     sizes: list[int] = []
-    encrypt = TlsStream._encrypt
+    encrypted = TlsStream._encrypted
 
-    def noting(stream: TlsStream, data: memoryview) -> None:
+    def noting(stream: TlsStream, data: memoryview) -> list[bytes]:
         sizes.append(len(data))
-        encrypt(stream, data)
+        return encrypted(stream, data)
 
     async def large(call: Any) -> dict[str, str]:
         call.arguments.end()
@@ -179,7 +179,7 @@ async def test_large_answer_of_the_native_protocol_is_encrypted_in_pieces(
     monkeypatch.setitem(protocol._served.ops, "topics", (Op(large, ()), protocol._served.ops["topics"][1]))
     talker = Talker(await site.connect())
     await talker.greet()
-    monkeypatch.setattr(TlsStream, "_encrypt", noting)
+    monkeypatch.setattr(TlsStream, "_encrypted", noting)
     assert await talker.ask("topics") == {"large": "x" * 400_000}
     assert sum(sizes) > 400_000
     assert max(sizes) == 128 * 1024
