@@ -45,6 +45,10 @@ class Address:
             host = host[1:-1]
         elif ":" in host:
             raise ValueError("an IPv6 address stands in brackets, as in [::1]:9092")
+        try:
+            host.encode("idna")
+        except UnicodeError:
+            raise ValueError(f"{host!r} is no name of a host") from None
         if not port.isascii() or not port.isdigit() or int(port) > 65535:
             raise ValueError("the port is a number from 0 to 65535")
         return cls(host, int(port))

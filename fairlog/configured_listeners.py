@@ -56,7 +56,8 @@ def check_listeners(settings: Settings) -> None:
     advertised = () if settings.advertised is None else settings.advertised.named
     _require_names("advertised", [name for name, _ in advertised], names)
     limited = settings.requests.connections_max_by_listener.named
-    _require_names("requests.connections_max_by_listener", [name for name, _ in limited], names)
+    of_clients = [listener.name for listener in listeners]
+    _require_names("requests.connections_max_by_listener", [name for name, _ in limited], of_clients)
     _require_names("tls.client_auth", [name for name, _ in settings.tls.client_auth.named], names)
     _check_inner_listener(settings, names)
     require_distinct([(f"listen of {name}", of_shards[0]) for name, of_shards in settings.listen.named])

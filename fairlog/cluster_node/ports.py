@@ -144,17 +144,17 @@ def _require_ports(settings: Settings, addresses: Mapping[Listener, Address], in
         if address.port + after > PORT_MAX:
             where = settings.listen if len(settings.listen.named) == 1 else _shown(listener, address)
             raise ConfigError(
-                f"listen ({where}) has no room for the ports that follow it, {for_each} for each of {shards} shards"
+                f"listen ({where}) has no room for the ports that follow it, {for_each} of {shards} shards"
             )
         ranges.extend((f"listen of {listener.name}", _after(address, n)) for n in range(after + 1))
 
     for number, (listener, address) in enumerate(addresses.items()):
         if number == 0 and inner is None:
-            take(listener, address, 2 * shards, "two")
+            take(listener, address, 2 * shards, "two for each")
         else:
-            take(listener, address, shards, "one")
+            take(listener, address, shards, "one for each")
     if inner is not None:
-        take(inner, settings.listen.one_each()[inner.name], shards - 1, "one with it")
+        take(inner, settings.listen.one_each()[inner.name], shards - 1, "one for all but the first")
     require_distinct(ranges)
 
 

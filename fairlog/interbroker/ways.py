@@ -17,6 +17,8 @@ from __future__ import annotations
 import socket
 import ssl
 from abc import ABC, abstractmethod
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import trio
 
@@ -64,7 +66,8 @@ class Plain(Way):
 
     async def connect(self, address: InnerAddress) -> trio.SocketStream:
         """See `Way.connect`."""
-        return await trio.open_tcp_stream(address.host, address.port)
+        with _names_of_hosts(address):
+            return await trio.open_tcp_stream(address.host, address.port)
 
     async def accept(self, stream: trio.SocketStream) -> trio.SocketStream:
         """See `Way.accept`."""
@@ -91,11 +94,13 @@ class ByTls(Way):
 
     async def connect(self, address: InnerAddress) -> InnerStream:
         """See `Way.connect`."""
-        stream = await trio.open_tcp_stream(address.host, address.port)
+        with _names_of_hosts(address):
+            stream = await trio.open_tcp_stream(address.host, address.port)
         if self._plaintext and not address.has_tls:
             return stream
         try:
-            return await self._secured(stream, address.host)
+            with _names_of_hosts(address):
+                return await self._secured(stream, address.host)
         except BaseException as failure:
             self._failed += isinstance(failure, HandshakeFailed)
             await trio.aclose_forcefully(stream)
@@ -132,6 +137,15 @@ class ByTls(Way):
         self._failed += 1
         await say_last(stream, _ALERT)
         raise HandshakeFailed("it does not speak TLS: its node may have none for other nodes (security.inner_listener)")
+
+
+@contextmanager
+def _names_of_hosts(address: InnerAddress) -> Generator[None]:
+    """Another node may have announced what is none."""
+    try:
+        yield
+    except ValueError as error:  # IDNA's, or OpenSSL's
+        raise OSError(f"{address.host!r} is no name of a host") from error
 
 
 def why_it_ended(error: OSError | trio.BrokenResourceError) -> str:

@@ -262,7 +262,7 @@ class Connection:
                 await self._all_answered.wait()
                 continue
             self._raise_if_hung_up()
-        if self._client.muted_until:
+        if self._client.muted_until and not self._stopping:
             await self._wait_until_unmuted()
         self._overlapping = api
 

@@ -13,6 +13,8 @@ Requests between brokers do not come in here, and are not counted.
 
 from __future__ import annotations
 
+import math
+
 import trio
 
 from fairlog.kafka.api import Context
@@ -54,7 +56,7 @@ def _limit(context: Context, meters: Meters | None) -> Limit | None:
 
 
 def _mute(context: Context, api: str, wait_s: float) -> int:
-    throttle_ms = min(round(wait_s * 1000), 2**31 - 1)
+    throttle_ms = min(math.ceil(wait_s * 1000), 2**31 - 1)
     if throttle_ms:
         client, quotas = context.client, context.broker.quotas
         client.muted_until = max(client.muted_until, trio.current_time() + throttle_ms / 1000)

@@ -99,7 +99,7 @@ class TlsListener:
         """Of the next handshake."""
         self._rules = rules
         self.failed = 0
-        """Handshakes, so far."""
+        """Handshakes, so far, but for those in which the other side just went."""
 
     async def secured(self, stream: trio.SocketStream, *, signs_in: bool) -> tuple[TlsStream, Principal] | None:
         """Do the handshake. Answers the stream inside, and whom the client's certificate shows, who is ANONYMOUS if it
@@ -110,6 +110,8 @@ class TlsListener:
         """
         try:
             return await self._secured(stream, signs_in=signs_in)
+        except HungUp:
+            raise
         except HandshakeFailed:
             self.failed += 1
             raise

@@ -102,7 +102,7 @@ async def test_ports_that_overlap_or_do_not_suffice_are_refused(listen: str, wor
         ),
         (
             {"listen": "PLAINTEXT://h:1,INNER://h:65535"},
-            "listen (INNER://h:65535) has no room for the ports that follow it, one with it for each of 2 shards",
+            "listen (INNER://h:65535) has no room for the ports that follow it, one for all but the first of 2 shards",
         ),
         (
             {"listen": "PLAINTEXT://127.0.0.1:0,INNER://127.0.0.1:0", "advertised": "INNER://h:65535"},

@@ -230,6 +230,13 @@ def test_address_that_is_none_is_refused(text: str) -> None:
         Address.parse(text)
 
 
+@pytest.mark.parametrize("host", ["a..b", ".x", "x" * 64])
+def test_address_whose_host_is_no_name_is_refused(host: str) -> None:
+    """Others would be told of it, and could not connect."""
+    with pytest.raises(ValueError, match="is no name of a host"):
+        Address.parse(f"{host}:9092")
+
+
 @pytest.mark.parametrize(
     ("advertised", "bound", "told"),
     [

@@ -350,3 +350,10 @@ async def test_copy_of_a_shard_comes_by_tls(
         assert (files_in(tmp_path), giver.asked) == ({}, [])
         assert reasons[0].startswith("it speaks TLS with other nodes, and this node does not")
     nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("host", ["a..b", ".x", "x" * 64])
+async def test_host_that_is_no_name_is_an_error_of_the_connection(host: str) -> None:
+    """Whatever another node has announced, this one goes on."""
+    with pytest.raises(OSError, match="is no name of a host"):
+        await Plain().connect(InnerAddress(host, 1, has_tls=False))

@@ -282,10 +282,13 @@ async def test_muted_client_that_has_gone_takes_no_room_for_long(server, memory,
             await trio.sleep(0.01)
 
 
-async def test_muted_connection_does_not_hold_up_the_stop(memory, batch):
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_muted_connection_does_not_hold_up_the_stop(memory, batch, is_answered):
+    """Whether the request that mutes it is answered before the stop, or while the next one waits for that answer."""
     memory.topics.create_now("t")
+    memory.leaders.held = not is_answered
     sent = batch(size=20_000)
-    produce = struct.pack(">hhihhhii", 0, 3, 5, -1, -1, 1, 1000, 1) + struct.pack(">h1siii", 1, b"t", 1, 0, len(sent))
+    produce = struct.pack(">hhihhhii", 0, 3, 5, -1, -1, -1, 1000, 1) + struct.pack(">h1siii", 1, b"t", 1, 0, len(sent))
     entity = entity_untrusted({"client-id": None})
     await memory.quotas.change([Change(entity, {QuotaKey.PRODUCER: 1})], validate_only=False, by=ANONYMOUS)
     with trio.fail_after(30):
@@ -295,9 +298,14 @@ async def test_muted_connection_does_not_hold_up_the_stop(memory, batch):
             await nursery.start(server.serve, [Door(each) for each in sockets])
             async with await trio.open_tcp_stream(*sockets[0].socket.getsockname()[:2]) as stream:
                 await stream.send_all(framed(produce + sent) + framed(struct.pack(">hhih", 18, 0, 6, -1)))
-                await FrameReader(stream, frame_bytes_max=2**31 - 1).next_frame()
+                frames = FrameReader(stream, frame_bytes_max=2**31 - 1)
+                if is_answered:
+                    await frames.next_frame()
                 await trio.testing.wait_all_tasks_blocked(0.05)
                 server.stop()
+                memory.leaders.release()
+                if not is_answered:
+                    await frames.next_frame()
                 assert await stream.receive_some() == b""
 
 

@@ -86,6 +86,35 @@ def test_what_is_not_admitted_is_not_counted() -> None:
     assert it.admit(limit, 600, 12.0) == 0
 
 
+def test_client_ids_of_one_user_take_no_more_than_a_tenth_of_all_rates() -> None:
+    """Another user is measured by itself all the same."""
+    quota = Quotas(entity_untrusted({"user": None, "client-id": None}), {QuotaKey.CONSUMER: 100})
+    it = Meters(Limits([quota], QuotaKey.CONSUMER), meters_max=20)
+
+    def limit(user: str, client_id: str) -> Limit:
+        found = it.limits.of_client(user, client_id)
+        assert found is not None
+        return found
+
+    waits = [it.record(limit("mallory", f"made up {number}"), 1_000_000, 1.0) for number in range(100)]
+    assert len(it) == 3
+    assert waits[:2] == [9990.0] * 2
+    assert it.record(limit("alice", "a"), 100, 1.0) == 0
+    assert it.record(limit("alice", "b"), 100, 1.0) == 0
+    assert it.record(limit("alice", "c"), 100, 1.0) == 0
+
+
+def test_what_alone_is_too_much_is_admitted_when_the_rate_is_within_the_limit_without_it() -> None:
+    """Though somebody else goes on all the time, slowly."""
+    it = meters()
+    big = 100 * 12
+    admitted = 0
+    for second in range(60):
+        it.record(limit_of(it, "it"), 2, second)
+        admitted += it.admit(limit_of(it, "it"), big, second) == 0
+    assert 3 <= admitted <= 6
+
+
 def test_what_alone_is_too_much_is_admitted_once_in_a_window() -> None:
     """A batch that is larger than ten seconds' worth would else never be read."""
     it = meters()
@@ -103,7 +132,7 @@ def test_made_up_client_ids_share_what_is_left_when_there_are_too_many() -> None
     waits = [it.record(limit_of(it, f"made up {number}"), 100, 1.0) for number in range(1000)]
     assert len(it) == 5
     assert waits[:10] == [0.0] * 10
-    assert waits[-1] == 990.0
+    assert waits[-1] == 1.0  # nobody waits for what others have done
     it.replace(it.limits)
     assert len(it) == 4
     assert it.record(limit_of(it, "real 2"), 500, 1.0) == 0  # the others are counted as before

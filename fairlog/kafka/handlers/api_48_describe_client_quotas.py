@@ -6,7 +6,8 @@ Behaviour
 - A filter that there cannot be is INVALID_REQUEST; one for another type of entity UNSUPPORTED_VERSION, as in Kafka. An
   address is found in each of its spellings.
 - A client that may not describe the cluster's configs is CLUSTER_AUTHORIZATION_FAILED.
-- Entities are sorted. Other clients are served while a long list is written.
+- Entities are sorted. Other clients are served while a long list is written, but not while it is searched: that takes
+  some 20 ms for 20,000 entities.
 
 Version notes
 - 1 is flexible.
