@@ -24,6 +24,7 @@ from typing import Any, cast
 from fairlog.cli import client_properties
 from fairlog.cli.errors import ClientError
 from fairlog.config import Settings
+from fairlog_client_security import OAUTHBEARER
 
 PATIENCE_S = 20.0
 """For one answer. A change may wait ten seconds for the engine."""
@@ -37,6 +38,8 @@ class AdminListener:
     """Without a path."""
     certificate: Path | None = None
     """The file with the node's certificate, by which it is known; None: by what the client properties say."""
+    asks: bool | None = None
+    """Whether it asks who its callers are, by the node's own settings; None: that is not known here."""
 
     def __str__(self) -> str:
         return self.url.removeprefix("http://")
@@ -46,9 +49,17 @@ class AdminListener:
         return self.url.startswith("https://")
 
     @property
+    def is_shown_token_to_see(self) -> bool:
+        """Whether the token is shown where a listener that asks nobody needs none: not without TLS, unless the node's
+        own settings say that it asks.
+        """
+        return self.is_encrypted if self.asks is None else self.asks
+
+    @property
     def has_user(self) -> bool:
         """Whether the client properties have a user to show here."""
-        return self.is_encrypted and client_properties.current().security.protocol == "sasl_ssl"
+        security = client_properties.current().security
+        return self.is_encrypted and security.protocol == "sasl_ssl" and security.mechanism != OAUTHBEARER
 
 
 def at(text: str) -> AdminListener:
@@ -65,13 +76,16 @@ def of_settings(settings: Settings) -> AdminListener | None:
     if admin.listen is None:
         return None
     if not admin.protocol.is_encrypted:
-        return AdminListener(f"http://{admin.listen}")
-    return AdminListener(f"https://{admin.listen}", settings.tls.certificate)
+        return AdminListener(f"http://{admin.listen}", asks=admin.protocol.asks_who_it_is)
+    return AdminListener(f"https://{admin.listen}", settings.tls.certificate, admin.protocol.asks_who_it_is)
 
 
 def get(admin: AdminListener, path: str, token: str | None = None) -> dict[str, Any]:
-    """The document at a path of the listener. A `token` is shown by TLS only. Raises ClientError."""
-    headers = _shown(admin, token if admin.is_encrypted else None)
+    """The document at a path of the listener. A `token` is shown only if the listener is (`is_shown_token_to_see`).
+
+    Raises ClientError.
+    """
+    headers = _shown(admin, token if admin.is_shown_token_to_see else None)
     return _answer(admin, urllib.request.Request(admin.url + path, headers=headers))
 
 

@@ -175,6 +175,16 @@ def test_token_of_a_directory_that_was_not_named_goes_to_no_other_node(
     assert admin.moves == []
 
 
+@pytest.mark.usefixtures("data")
+def test_change_of_users_sends_no_token_of_another_node(fairlog: FairlogCommand) -> None:
+    """Nobody has said that the token in this machine's data directory is that of the node at --admin."""
+    other = Recorder()
+    with other.served():
+        status, _, errors = fairlog("user", "delete", "alice", "--admin", other.address)
+    assert (status, other.heard) == (1, [])
+    assert "a change of users needs the admin token of the node that is asked: name its data directory" in errors
+
+
 def test_token_goes_to_nobody_but_the_node_that_is_named(
     fairlog: FairlogCommand, admin: ClusterAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +285,28 @@ def test_cluster_is_shown(fairlog: FairlogCommand, admin: ClusterAdmin) -> None:
     assert ["2", "3", "3", "owner", "yes", "0"] in [line.split() for line in out.splitlines()]
 
 
+@pytest.mark.usefixtures("data")
+def test_token_is_shown_to_look_where_the_own_settings_say_that_the_node_asks(
+    fairlog: FairlogCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also without TLS; by the environment, or by the node's file. A listener that is named may be anybody's."""
+    asking = ClusterAdmin(accounts=trio.run(_accounts))
+    with asking.served():
+        monkeypatch.setenv("FAIRLOG_ADMIN_LISTEN", asking.address)
+        for command in (("cluster",), ("shard", "list")):
+            assert "401: sign in first" in fairlog(*command)[2]
+        config = tmp_path / "fairlog.toml"
+        text = '[admin]\nprotocol = "SASL_PLAINTEXT"\n[sasl]\nsecrets_without_tls = true\n'
+        config.write_text(text, encoding="utf-8")
+        for command in (("cluster",), ("shard", "list"), ("shard", "move", 0, "--to", 3)):
+            assert fairlog(*command, "--config", config)[0] == 0
+        named = ("--admin", asking.address, "--config", config)
+        assert "401: sign in first" in fairlog("shard", "list", *named)[2]
+        (tmp_path / "admin-token").unlink()
+        status, _, errors = fairlog("cluster", "--config", config)
+        assert (status, "a look at the shards needs the admin token" in errors) == (1, True), errors
+
+
 # --- where callers are asked who they are ---------------------------------------------------------------
 
 
@@ -351,6 +383,20 @@ def test_token_does_where_callers_are_asked(
     as_nobody = ("--client-properties", locked.properties("nobody"))
     assert fairlog(*as_nobody, "shard", "list", "--admin", locked.url)[0] == 0
     assert fairlog(*as_nobody, "shard", "move", 1, "--to", 3, "--admin", locked.url)[0] == 0
+
+
+def test_token_of_an_issuer_is_no_user_here(fairlog: FairlogCommand, locked: Locked) -> None:
+    """The sentence says so, and names the option."""
+    file = locked.properties("alice")
+    lines = file.read_text().replace("PLAIN", "OAUTHBEARER").splitlines()
+    url = f"sasl.oauthbearer.token.endpoint.url=file://{locked.directory}/token"
+    file.write_text("\n".join([*(line for line in lines if not line.startswith("sasl.user")), url]))
+    status, _, errors = fairlog("--client-properties", file, "shard", "move", 0, "--to", 3, "--admin", locked.url)
+    assert status == 1
+    assert "401: sign in first" in errors
+    status, _, errors = fairlog("--client-properties", file, "user", "list", "--admin", locked.url)
+    assert status == 1
+    assert "in --client-properties (an admin listener takes no token of an issuer)" in errors
 
 
 def test_password_goes_to_nobody_without_the_certificate(fairlog: FairlogCommand, locked: Locked) -> None:
