@@ -218,7 +218,10 @@ def test_node_of_one_machine_is_pointed_to_its_own_command(fairlog: FairlogComma
 class Recorder:
     """An HTTP server that is no node of a cluster: it answers {}, or redirects, and notes the tokens that it gets."""
 
-    def __init__(self, redirect_to: str | None = None) -> None:
+    def __init__(
+        self, redirect_to: str | None = None, *, status: int = 200, body: bytes | None = None, missing: int = 0
+    ) -> None:
+        """`missing` bytes are announced and never come."""
         self.heard: list[str | None] = []
         recorder = self
 
@@ -226,11 +229,13 @@ class Recorder:
             def do_GET(self) -> None:
                 recorder.heard.append(self.headers.get("Authorization"))
                 self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                self.send_response(200 if redirect_to is None else 302)
+                self.send_response(status if redirect_to is None else 302)
+                if body is not None:
+                    self.send_header("Content-Length", str(len(body) + missing))
                 if redirect_to is not None:
                     self.send_header("Location", f"http://{redirect_to}/")
                 self.end_headers()
-                self.wfile.write(b"{}")
+                self.wfile.write(b"{}" if body is None else body)
 
             do_POST = do_GET  # noqa: N815 - as the base class asks for it
 
@@ -383,6 +388,56 @@ def test_token_does_where_callers_are_asked(
     as_nobody = ("--client-properties", locked.properties("nobody"))
     assert fairlog(*as_nobody, "shard", "list", "--admin", locked.url)[0] == 0
     assert fairlog(*as_nobody, "shard", "move", 1, "--to", 3, "--admin", locked.url)[0] == 0
+
+
+@pytest.mark.parametrize("days", [10, -1])
+def test_own_certificate_is_known_whatever_it_says(
+    fairlog: FairlogCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: float
+) -> None:
+    """Names, dates and uses do not matter, and another one gets nothing: by it a node's own commands are not locked
+    out when its certificate has expired.
+    """
+    authority = Authority(tmp_path / "ca")
+    name = name_of((NameOID.COMMON_NAME, "elsewhere"))
+    pair = authority.issue("node", name, host="elsewhere", days=days)
+    other = authority.issue("other", name, host="elsewhere")
+    listeners = TlsListeners.load(TlsFiles(pair.certificate, pair.key), {"admin": ClientAuth.NONE}, PrincipalRules())
+    admin = ClusterAdmin(listeners.by_name["admin"], trio.run(_accounts))
+    (tmp_path / "admin-token").write_text(TOKEN + "\n")
+    with admin.served():
+        for setting, value in {
+            "DATA_DIR": tmp_path,
+            "ADMIN_LISTEN": admin.address,
+            "ADMIN_PROTOCOL": "SASL_SSL",
+            "TLS_CERTIFICATE": pair.certificate,
+            "TLS_KEY": pair.key,
+        }.items():
+            monkeypatch.setenv(f"FAIRLOG_{setting}", str(value))
+        assert fairlog("cluster")[0] == 0
+        with monkeypatch.context() as patch:
+            patch.setenv("FAIRLOG_TLS_CERTIFICATE", str(other.certificate))
+            status, _, errors = fairlog("cluster")
+    assert (status, f"it does not show the certificate in {other.certificate}" in errors) == (1, True), errors
+
+
+@pytest.mark.parametrize("command", [("cluster",), ("user", "list")])
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize(("body", "missing"), [(b"[" * 100_000, 0), (b"{", 1)])
+def test_broken_listener_is_an_error_and_no_traceback(
+    fairlog: FairlogCommand,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    status: int,
+    body: bytes,
+    missing: int,
+) -> None:
+    """Deep brackets, and an answer that ends before it is over."""
+    monkeypatch.setenv("FAIRLOG_ADMIN_TOKEN", TOKEN)
+    broken = Recorder(status=status, body=body, missing=missing)
+    with broken.served():
+        code, _, errors = fairlog(*command, "--admin", broken.address)
+    assert code == 1
+    assert f"http://{broken.address}" in errors
 
 
 def test_token_of_an_issuer_is_no_user_here(fairlog: FairlogCommand, locked: Locked) -> None:
