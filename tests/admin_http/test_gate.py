@@ -243,6 +243,13 @@ async def test_session_ends_when_its_user_signs_out(locked: Locked) -> None:
     assert (await locked.ask("/api/cluster", headers={"cookie": second})).status == 200
 
 
+async def test_cookie_is_not_looked_at_with_a_header_of_whatever_scheme(locked: Locked) -> None:
+    session = {"cookie": await locked.cookie_of("alice")}
+    assert (await locked.ask("/api/cluster", headers=session)).status == 200
+    for header in ("Negotiate abc", "Digest", basic("alice", "wrong")["authorization"]):
+        assert (await locked.ask("/api/cluster", headers={**session, "authorization": header})).status == 401
+
+
 async def test_signing_in_again_ends_the_session_before(locked: Locked) -> None:
     before = await locked.cookie_of("bob")
     document = json.dumps({"user": "alice", "password": PASSWORD.format("alice")}).encode()
