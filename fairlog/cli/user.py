@@ -22,11 +22,10 @@ import typer
 from fairlog.cli.bootstrap import Json, OptionalBootstrap
 from fairlog.cli.errors import ClientError
 from fairlog.cli.output import say, show_json, show_table
+from fairlog.security.plain import PASSWORD_BYTES_MAX
 
 if TYPE_CHECKING:
     from fairlog.cli.accounts import Accounts
-
-PASSWORD_BYTES_MAX = 1024
 
 app = typer.Typer(
     name="user",
