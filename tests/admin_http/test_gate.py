@@ -172,7 +172,7 @@ async def test_health_tells_strangers_no_names_of_files(locked: Locked) -> None:
     ("name", "sees", "operates"), [("alice", 200, 200), ("bob", 200, 403), ("carol", 403, 403), ("root", 200, 200)]
 )
 async def test_user_may_do_what_acls_on_the_cluster_say(locked: Locked, name: str, sees: int, operates: int) -> None:
-    """By a session as by Basic; super users may everything."""
+    """By a session as by Basic; super users may do everything."""
     session = {"cookie": await locked.cookie_of(name)}
     for headers in (session, basic(name)):
         for path in ("/metrics", "/api/cluster", "/api/topics", "/api/transactions"):
