@@ -25,6 +25,7 @@ import binascii
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
@@ -98,11 +99,16 @@ def by_librdkafkas_names(settings: Mapping[str, str], *, prefix: str = "") -> di
     """
     named = {name: value for name, value in settings.items() if not _is_javas(name)}
 
-    def set_one(name: str, value: str, by: str) -> None:
+    def refuse_if_named(name: str, by: str) -> None:
         if name in named:
             raise SecurityRefused(f"{prefix}{by} says the same as {prefix}{name}: give one of them")
+
+    def set_one(name: str, value: str, by: str) -> None:
+        refuse_if_named(name, by)
         named[name] = value
 
+    if "sasl.mechanisms" in named:
+        refuse_if_named("sasl.mechanism", "sasl.mechanisms")
     if (jaas := settings.get("sasl.jaas.config")) is not None:
         mechanism = named.get("sasl.mechanisms", named.get("sasl.mechanism", ""))
         for name, value in _logged_in(jaas, mechanism, prefix).items():
@@ -187,6 +193,9 @@ class ClientSecurity:
     def _check(self) -> None:
         if self.protocol not in PROTOCOLS:
             raise SecurityRefused(f"{self.prefix}security.protocol is one of {', '.join(PROTOCOLS)}")
+        if "ssl.key.location" in self.settings and "ssl.certificate.location" not in self.settings:
+            certificate = f"{self.prefix}ssl.certificate.location"
+            raise SecurityRefused(f"{self.prefix}ssl.key.location is the key of a certificate: give {certificate}, too")
         mechanism = self.mechanism
         if mechanism is None:
             return
@@ -230,12 +239,16 @@ class ClientSecurity:
             return stream
         import ssl
 
-        try:
-            return self.tls().wrap_socket(stream, server_hostname=host)
-        except ssl.SSLCertVerificationError as error:
-            raise SecurityRefused(f"the broker's certificate is not taken: {error.verify_message}") from error
-        except ValueError as error:
-            raise SecurityRefused(f"no certificate can be for {host!r}: {error}") from error
+        with ExitStack() as ending:
+            ending.callback(stream.close)
+            try:
+                secured = self.tls().wrap_socket(stream, server_hostname=host)
+            except ssl.SSLCertVerificationError as error:
+                raise SecurityRefused(f"the broker's certificate is not taken: {error.verify_message}") from error
+            except ValueError as error:
+                raise SecurityRefused(f"no certificate can be for {host!r}: {error}") from error
+            ending.pop_all()
+            return secured
 
     def sign_in(self, exchange: Exchange) -> None:
         """Sign in by a SASL exchange, by `mechanism`.

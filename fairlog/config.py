@@ -482,7 +482,7 @@ class AdminSettings:
     token: Secret | None = key(
         None,
         read_secret,
-        "The token that lets do everything at the admin listener, such as aborting a transaction.",
+        "The token that allows everything at the admin listener, such as aborting a transaction.",
         default_text="generated at the first start: the file `admin-token` in `data_dir`",
     )
     hosts: tuple[str, ...] = key(

@@ -19,6 +19,7 @@ As with the log, there is one trail in a process, which `set_up` opens.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -72,7 +73,8 @@ class Actor(NamedTuple):
     """Who made the request."""
 
     principal: str
-    """`User:alice`; `Token:admin` for who has the token of the admin listener; empty for a caller without the token."""
+    """`User:alice`; `Token:admin` for who has the token of the admin listener, `Token:process` for another process of
+    the node; empty for a caller of it who has shown nothing that is right, and for commands in the data directory."""
     peer: str
     """Address and port."""
     by: str
@@ -91,11 +93,19 @@ class Trail:
         self,
         file: Path | None = None,
         *,
+        follows_links: bool = True,
+        says_what_is_missing: bool = True,
         now_s: Callable[[], float] = time.monotonic,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        """`file` is made if it is missing; without one, lines go to the log. Raises TrailUnusable."""
+        """`file` is made if it is missing; without one, lines go to the log. Raises TrailUnusable.
+
+        `follows_links`: the file may be a symbolic link. `says_what_is_missing`: the log says when lines cannot be
+        written.
+        """
         self._path = file
+        self._more_flags = 0 if follows_links else os.O_NOFOLLOW
+        self._says_what_is_missing = says_what_is_missing
         self._wall_s = wall_s
         self._refusals = LogLimiter(now_s)
         self._missing = 0
@@ -108,9 +118,9 @@ class Trail:
             try:
                 self._open(file)
             except OSError as error:
-                raise TrailUnusable(
-                    f"the audit trail {file} (trail.file) cannot be written: {error.strerror or error}"
-                ) from error
+                is_link = not follows_links and error.errno == errno.ELOOP
+                reason = "it is a symbolic link" if is_link else error.strerror or error
+                raise TrailUnusable(f"the audit trail {file} (trail.file) cannot be written: {reason}") from error
 
     def close(self) -> None:
         """Close the file; again does nothing."""
@@ -120,8 +130,10 @@ class Trail:
 
     def note(
         self, actor: Actor, action: Action, on: str, refused: str | None = None, *, often: bool = False, **more: object
-    ) -> None:
-        """`on` is the name of what it was done to; `refused` says in a word why it was not done, None if it was, and
+    ) -> bool:
+        """Write a line, unless there have been too many; False if it cannot be written.
+
+        `on` is the name of what it was done to; `refused` says in a word why it was not done, None if it was, and
         UNKNOWN if that is not known.
 
         `often` limits the rate even when it was done, since clients do so all the time. Of `more`, what can be called
@@ -133,7 +145,7 @@ class Trail:
             event = f"{action.value}, refused" if is_refused else action.value
             admitted = self._refusals.admit(actor.peer.rpartition(":")[0], event)
             if admitted is None:
-                return
+                return True
             suppressed = dict(admitted)
         line: dict[str, object] = {
             "action": action.value,
@@ -148,11 +160,11 @@ class Trail:
         }
         if self._path is None:
             log.info("trail", **line)
-        else:
-            at = datetime.fromtimestamp(self._wall_s(), UTC).isoformat(timespec="milliseconds")
-            self._write(self._path, {"time": at.replace("+00:00", "Z"), **line})
+            return True
+        at = datetime.fromtimestamp(self._wall_s(), UTC).isoformat(timespec="milliseconds")
+        return self._write(self._path, {"time": at.replace("+00:00", "Z"), **line})
 
-    def _write(self, path: Path, line: dict[str, object]) -> None:
+    def _write(self, path: Path, line: dict[str, object]) -> bool:
         if self._missing:
             line["lines_missing"] = self._missing
         data = json.dumps(line, ensure_ascii=False, default=str).encode(errors="replace") + b"\n"
@@ -161,13 +173,14 @@ class Trail:
         try:
             self._put(path, data)
         except OSError as error:
-            if self._missing == 0:
+            if self._missing == 0 and self._says_what_is_missing:
                 log.error("the audit trail is not written", file=str(path), reason=error.strerror or str(error))  # noqa: TRY400
             self._missing += 1
-        else:
-            if self._missing:
-                log.info("the audit trail is written again", file=str(path), lines_missing=self._missing)
-            self._missing = 0
+            return False
+        if self._missing:
+            log.info("the audit trail is written again", file=str(path), lines_missing=self._missing)
+        self._missing = 0
+        return True
 
     def _put(self, path: Path, data: bytes) -> None:
         """Raises OSError. The file is opened anew if it was moved away, or could not be opened before."""
@@ -185,7 +198,7 @@ class Trail:
             raise OSError(f"only {written} of {len(data)} bytes were taken")
 
     def _open(self, path: Path) -> int:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | self._more_flags, 0o600)
         opened = os.fstat(descriptor)
         self._descriptor, self._inode = descriptor, (opened.st_dev, opened.st_ino)
         return descriptor

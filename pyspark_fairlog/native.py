@@ -472,7 +472,9 @@ class Native:
             ) from error
 
     def _sign_in(self) -> None:
-        """Show who the client is, if it is to. Raises NativeError, ConnectionError."""
+        """Show who the client is, if it is to. Raises NativeError, after which the connection is closed, and
+        ConnectionError.
+        """
         mechanism = self._security.mechanism
         if mechanism is None:
             return
@@ -488,8 +490,10 @@ class Native:
         try:
             self._security.sign_in(exchange)
         except SecurityRefused as refused:
+            self.close()
             raise NativeError("not-secured", f"{self._address}: {refused}") from refused
         except NativeError as refusal:
+            self.close()
             raise NativeError(refusal.kind, f"{self._address} does not let the client in: {refusal.sentence}") from None
         lifetime_s = _get(answer, "lifetime_ms", int) / 1000
         self._sign_in_again_s = time.monotonic() + max(AGAIN_MIN_S, AGAIN_AT * lifetime_s) if lifetime_s > 0 else None
@@ -513,7 +517,8 @@ class Native:
 
     def _ask(self, op: str, arguments: dict[str, object]) -> dict[str, object]:
         """Send a request, wait for its answer. Raises NativeError, ConnectionError."""
-        if self._sign_in_again_s is not None and time.monotonic() >= self._sign_in_again_s:
+        again_s = self._sign_in_again_s
+        if again_s is not None and time.monotonic() >= again_s and not self._broken:
             self._sign_in()
         return self._exchange_checked(op, arguments)
 

@@ -447,7 +447,7 @@ def _client(given: _Given, forbidden: Mapping[str, str]) -> tuple[Config, Client
         named = by_librdkafkas_names(client, prefix=_KAFKA)
         return named, ClientSecurity.of(named, prefix=_KAFKA)
     except SecurityRefused as refused:
-        raise OptionRefused(f"the option {refused}") from None
+        raise OptionRefused(str(refused)) from None
 
 
 def _refuse(name: str, text: str, why: str) -> NoReturn:

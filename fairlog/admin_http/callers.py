@@ -1,11 +1,12 @@
 """Who calls the admin listener, and what they may do there.
 
-    Authorization: Bearer …    the admin token: may everything, as the node's own user
+    Authorization: Bearer …    the admin token: allows everything; who has it is the node's own user
     Authorization: Basic …     a user's name and password, in each call: for scripts and scrapers
     Cookie: …                  the session of a user who has signed in at the page (`sessions`)
 
 Users count only where the listener asks who its callers are (`admin.protocol`); there they may *see* and *operate* as
-the cluster's ACLs say, or do both without an authorizer. A header decides alone; with one, no cookie is looked at.
+the cluster's ACLs say, or do both without an authorizer. A header decides alone, of whatever
+scheme it is; with one, no cookie is looked at.
 
 Passwords are checked as PLAIN's are (`fairlog.security.passwords`): in a thread, one at a time, and whoever shows a
 wrong one is told so after FAILURE_DELAY_S, on a connection that is closed then. Each is counted, and a log line says
@@ -112,7 +113,7 @@ class Callers:
         if scheme.lower() == "basic":
             signed_in = await self._checked(request, BASIC, partial(_read_basic_untrusted, shown))
             return self._of_user(signed_in.name, request, signed_in.still_holds)
-        user = self.user_of_session(request)
+        user = None if scheme else self.user_of_session(request)
         if user is None:
             self.log.warn(request, "admin call refused", reason="not signed in")
             raise HTTPException(401, "sign in first", _CHALLENGE)

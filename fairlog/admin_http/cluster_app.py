@@ -5,7 +5,7 @@
     /api/shards/move   POST: ask that a node owns a shard
                                            /metrics    for Prometheus
     /api/users/…       POST: list, add, change and delete users
-    /api/me, /api/sign-…                   who has signed in at the console; to sign in, and out
+    /api/me, /api/sign-…                   who has signed in at the console; POST: to sign in, and out
 
 docs/admin-http.md describes the documents, and who may ask for them (`gate`).
 """
@@ -56,7 +56,7 @@ def make_cluster_app(
     host_names: tuple[str, ...],
     assets: Mapping[str, Asset],
 ) -> ASGIApp:
-    """The ASGI application. `token` lets do everything; `asks`: whether callers have to say who they are.
+    """The ASGI application. `token` allows everything; `asks`: whether callers have to say who they are.
 
     `host_names` are answered to beside addresses.
     """

@@ -11,8 +11,8 @@ them all, and a test holds the two together.
     OPERATE            the admin token                        ALTER on the cluster, or the admin token
 
 What changes something must also come from our own page, or from no page at all, with JSON in its body (`guard`):
-a browser sends a cookie, or a password that it has kept, by itself. Its body is read here, and then it is looked again
-whether the user is still there: a body may take ten seconds, and a user who is deleted changes nothing any more.
+a browser sends a cookie, or a password that it has kept, by itself. Its body is read here, and then the user is checked
+again: a body may take ten seconds, and a user who is deleted changes nothing any more.
 """
 
 from __future__ import annotations

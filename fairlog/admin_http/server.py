@@ -7,16 +7,18 @@ that does not read its answer. So its part here is one connection: `TCPServer`, 
 sockets, the number of connections and the end are ours (docs/decisions/0030-admin-listener.md). So is TLS, which is
 that of all listeners (`fairlog.security.tls`): hypercorn gets a stream whose handshake is done.
 
-A failure on a connection ends that connection with a log line, and nothing else: the admin listener must not take the
-node down. But damaged storage, or a broken assertion, that the application meets concerns the node, whatever the
-request was (fairlog/edge/fatal.py). hypercorn would log it and continue, so `_watched` looks first, and `serve` raises
-it. The listener is up before recovery begins and until the last file is closed, so that `/health` can say so.
+A failure on a connection ends that connection with a log line, at most ten a minute for each address, and nothing else:
+the admin listener must not take the node down. But damaged storage, or a broken assertion, that the application meets
+concerns the node, whatever the request was (fairlog/edge/fatal.py). hypercorn would log it and continue, so `_watched`
+looks first, and `serve` raises it. The listener is up before recovery begins and until the last file is closed, so that
+`/health` can say so.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import structlog
@@ -53,8 +55,12 @@ _SWITCHES = b"HTTP/1.1 101 "
 """How answers begin that are HTTP/1.1's; and the one after which another protocol is spoken."""
 
 
+_FAILED = "admin connection failed"
+_PEER: ContextVar[str] = ContextVar("address of the connection that is served")
+
+
 class MakesApp(Protocol):
-    """Makes what is served of what a node shows, and lets be changed by who has the token; `assets` are the console."""
+    """Makes what is served of what a node shows, and lets callers change; `assets` are the console."""
 
     def __call__(
         self, *, token: str, asks: bool, statistics: AdminStatistics, assets: Mapping[str, Asset]
@@ -68,9 +74,12 @@ class _QuietLogger(Logger):
         self.access_log_format = config.access_log_format
         self.access_logger = None
         self.error_logger = None
+        self._lines = LogLimiter(trio.current_time)
 
     async def exception(self, message: str, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        log.exception("admin connection failed", reason=message)
+        more = self._lines.admit(_PEER.get(), _FAILED)
+        if more is not None:
+            log.exception(_FAILED, reason=message, **more)
 
 
 class _PatientStream:
@@ -224,6 +233,8 @@ class AdminServer:
             return
         self._streams.add(stream)
         context = WorkerContext(None)
+        peer, _ = _peer(stream)
+        _PEER.set(peer)
         try:
             with trio.CancelScope() as life:
                 if self._tls is None:
@@ -241,7 +252,9 @@ class AdminServer:
                 )
         except Exception:
             # hypercorn's own, or the socket's: what the application raises does not come by here.
-            log.exception("admin connection failed")
+            more = self._lines.admit(peer, _FAILED)
+            if more is not None:
+                log.exception(_FAILED, **more)
         finally:
             self._streams.discard(stream)
             with trio.CancelScope(shield=True):

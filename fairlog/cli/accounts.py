@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from fairlog.cli.errors import ClientError
+from fairlog.cli.sentences import in_sentences
 from fairlog.config import Settings
 from fairlog.config_values import Address
 from fairlog.security.users import ITERATIONS_MIN, SALT_BYTES, Credential, ScramMechanism, credential_of, salted
-
-_T = TypeVar("_T")
 
 Users = Mapping[str, Mapping[str, int]]
 """By name: the mechanisms, and the iterations of each."""
@@ -117,7 +116,7 @@ class _FileAccounts:
                     for name in sorted(users)
                 }
 
-        return _in_sentences(read)
+        return in_sentences(read)
 
     def change(self, action: str, name: str, password: str | None) -> None:
         from fairlog.admin_http.users import changes_of
@@ -139,7 +138,7 @@ class _FileAccounts:
                 raise ClientError(f"user {name!r}: {outcome.refused[name].value}")
 
         with noted(self.settings, Action.DELETE_USER if action == "delete" else Action.ALTER_USER, name):
-            _in_sentences(change)
+            in_sentences(change)
 
 
 def _hashed(password: str | None) -> Mapping[ScramMechanism, Credential]:
@@ -152,15 +151,3 @@ def _hashed(password: str | None) -> Mapping[ScramMechanism, Credential]:
         salted_password = salted(mechanism, password, salt, ITERATIONS_MIN)
         found[mechanism] = credential_of(mechanism, salted_password, salt, ITERATIONS_MIN)
     return found
-
-
-def _in_sentences(do: Callable[[], _T]) -> _T:
-    """What it answers. Makes a ClientError of an error that is a sentence."""
-    from fairlog.cluster.opening import StoreMismatch
-    from fairlog.directory import DirectoryInUse, DirectoryUnusable
-    from fairlog_types import CorruptStorage, StorageFailure
-
-    try:
-        return do()
-    except (DirectoryInUse, DirectoryUnusable, StoreMismatch, CorruptStorage, StorageFailure) as error:
-        raise ClientError(str(error)) from error

@@ -18,12 +18,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from fairlog.cli import client_properties
 from fairlog.cli.errors import ClientError
 from fairlog.config import Settings
+from fairlog_client_security import OAUTHBEARER
 
 PATIENCE_S = 20.0
 """For one answer. A change may wait ten seconds for the engine."""
@@ -37,6 +39,8 @@ class AdminListener:
     """Without a path."""
     certificate: Path | None = None
     """The file with the node's certificate, by which it is known; None: by what the client properties say."""
+    asks: bool | None = None
+    """Whether it asks who its callers are, by the node's own settings; None: that is not known here."""
 
     def __str__(self) -> str:
         return self.url.removeprefix("http://")
@@ -46,9 +50,17 @@ class AdminListener:
         return self.url.startswith("https://")
 
     @property
+    def is_shown_token_to_see(self) -> bool:
+        """Whether the token is shown where a listener that asks nobody needs none: not without TLS, unless the node's
+        own settings say that it asks.
+        """
+        return self.is_encrypted if self.asks is None else self.asks
+
+    @property
     def has_user(self) -> bool:
         """Whether the client properties have a user to show here."""
-        return self.is_encrypted and client_properties.current().security.protocol == "sasl_ssl"
+        security = client_properties.current().security
+        return self.is_encrypted and security.protocol == "sasl_ssl" and security.mechanism != OAUTHBEARER
 
 
 def at(text: str) -> AdminListener:
@@ -65,13 +77,16 @@ def of_settings(settings: Settings) -> AdminListener | None:
     if admin.listen is None:
         return None
     if not admin.protocol.is_encrypted:
-        return AdminListener(f"http://{admin.listen}")
-    return AdminListener(f"https://{admin.listen}", settings.tls.certificate)
+        return AdminListener(f"http://{admin.listen}", asks=admin.protocol.asks_who_it_is)
+    return AdminListener(f"https://{admin.listen}", settings.tls.certificate, admin.protocol.asks_who_it_is)
 
 
 def get(admin: AdminListener, path: str, token: str | None = None) -> dict[str, Any]:
-    """The document at a path of the listener. A `token` is shown by TLS only. Raises ClientError."""
-    headers = _shown(admin, token if admin.is_encrypted else None)
+    """The document at a path of the listener. A `token` is shown only if the listener is (`is_shown_token_to_see`).
+
+    Raises ClientError.
+    """
+    headers = _shown(admin, token if admin.is_shown_token_to_see else None)
     return _answer(admin, urllib.request.Request(admin.url + path, headers=headers))
 
 
@@ -112,7 +127,7 @@ def _answer(admin: AdminListener, request: urllib.request.Request) -> dict[str, 
             document: object = json.load(answer)
     except urllib.error.HTTPError as error:
         raise ClientError(f"{url} answered {error.code}: {_reason(error)}") from error
-    except (OSError, ValueError, http.client.HTTPException) as error:
+    except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         hint = "name a node's admin listener with --admin (https://HOST:PORT if it has TLS)"
         raise ClientError(f"cannot ask {url}: {reason}; {hint}") from error
@@ -126,25 +141,47 @@ def _opener(admin: AdminListener) -> urllib.request.OpenerDirector:
     direct = urllib.request.ProxyHandler({}), _NoRedirects
     if not admin.is_encrypted:
         return urllib.request.build_opener(*direct)
-    own = admin.certificate
-    context = client_properties.current().tls() if own is None else _only(own)
-    return urllib.request.build_opener(*direct, urllib.request.HTTPSHandler(context=context))
+    if admin.certificate is None:
+        secret = urllib.request.HTTPSHandler(context=client_properties.current().tls())
+    else:
+        from fairlog.security.own_certificate import first_certificate
+
+        secret = _KnownHandler(admin.certificate, first_certificate(admin.certificate))
+    return urllib.request.build_opener(*direct, secret)
 
 
-def _only(certificate: Path) -> ssl.SSLContext:
-    """Takes the first certificate of the file and nothing else, whatever name it has. Raises OSError, ValueError."""
-    text = certificate.read_text(encoding="ascii", errors="replace")
-    begin, end = text.index(ssl.PEM_HEADER), text.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    context.load_verify_locations(cadata=text[begin:end])
-    return context
+class _KnownHandler(urllib.request.HTTPSHandler):
+    """Asks who has a certificate, and nobody else, whatever names, dates and uses that one has."""
+
+    def __init__(self, file: Path, certificate: bytes) -> None:
+        """`certificate`, in DER, is that of the file."""
+        self._any = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._any.check_hostname = False
+        self._any.verify_mode = ssl.CERT_NONE
+        super().__init__(context=self._any)
+        self._connection = partial(_KnownConnection, file, certificate)
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(self._connection, req, context=self._any)
+
+
+class _KnownConnection(http.client.HTTPSConnection):
+    def __init__(self, file: Path, certificate: bytes, host: str, **more: Any) -> None:
+        super().__init__(host, **more)
+        self._file = file
+        self._certificate = certificate
+
+    def connect(self) -> None:
+        """Before anything is sent. Raises OSError."""
+        super().connect()
+        if self.sock.getpeercert(binary_form=True) != self._certificate:
+            self.close()
+            raise ConnectionError(f"it does not show the certificate in {self._file} (tls.certificate)")
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
     try:
         document = json.load(error)
         return str(document["error"] if "error" in document else document["message"])
-    except (ValueError, KeyError, TypeError, OSError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, http.client.HTTPException):
         return str(error.reason)

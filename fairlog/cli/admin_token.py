@@ -9,11 +9,20 @@ from fairlog.config import Settings
 
 def token_or_user(settings: Settings, admin: AdminListener, what: str, *, is_own: bool) -> str | None:
     """The token for the listener `admin`; None if the client properties have a user for it, and nothing says that the
-    data directory is that node's (`is_own`). `what` needs it, for messages. Raises ClientError.
+    data directory is that node's. `what` needs it, for messages. Raises ClientError.
+
+    `is_own`: the data directory of `settings` is said to be that of the node, which may get its token then. Nobody else
+    may: the one that is named may be anybody.
     """
-    if settings.admin.token is None and not is_own and admin.has_user:
+    if settings.admin.token is not None or is_own:
+        return token_of(settings, what)
+    if admin.has_user:
         return None
-    return token_of(settings, what)
+    raise ClientError(
+        f"{what} needs the admin token of the node that is asked: name its data directory with --data-dir, or set "
+        "FAIRLOG_ADMIN_TOKEN; or name its listener as https://HOST:PORT, and a user with a password in "
+        "--client-properties (an admin listener takes no token of an issuer)"
+    )
 
 
 def token_of(settings: Settings, what: str) -> str:

@@ -49,11 +49,8 @@ class ClientProperties:
 
     @property
     def user(self) -> tuple[str, str]:
-        """Name and password. Raises ClientError if one is missing."""
-        name, password = self.values.get("sasl.username", ""), self.values.get("sasl.password", "")
-        if not name or not password:
-            raise ClientError("sasl.username and sasl.password are needed to sign in")
-        return name, password
+        """Name and password, where `mechanism` has them."""
+        return self.values["sasl.username"], self.values["sasl.password"]
 
     def tls(self) -> ssl.SSLContext:
         """How servers are known, and what is shown to them. Raises ClientError."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fairlog.cli.admin_client import at
-from fairlog.cli.cluster_shards import cluster_document
+from fairlog.cli.admin_client import at, of_settings
+from fairlog.cli.cluster_shards import seen
+from fairlog.cli.errors import ClientError
 from fairlog.cli.output import say, show_json, show_table
 
 EXAMPLES = """
@@ -20,12 +22,32 @@ Examples:
 
 def cluster(
     admin: Annotated[
-        str, typer.Option(metavar="[https://]HOST:PORT", help="The admin listener of any node (admin.listen).")
-    ] = "127.0.0.1:9644",
+        str | None,
+        typer.Option(
+            metavar="[https://]HOST:PORT",
+            help="The admin listener of any node (admin.listen).",
+            show_default="as for fairlog serve",
+        ),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="That node's data directory, which has the token if it asks for it.",
+            show_default="as for fairlog serve",
+        ),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="That node's file with settings.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Show a cluster of several machines: its nodes, and who owns and copies which shard."""
-    document = cluster_document(at(admin))
+    from fairlog.config_sources import load
+
+    settings = load(flags={"data_dir": data_dir}, file=config)
+    asked = of_settings(settings) if admin is None else at(admin)
+    if asked is None:
+        raise ClientError("this node has no admin listener (admin.listen): name that of another one with --admin")
+    document = seen(asked, settings, is_own=admin is None or data_dir is not None)
     if json_:
         show_json(document)
         return

@@ -20,7 +20,7 @@ _COLUMNS = ("shard", "owner", "epoch", "copies", "in sync", "moved to")
 
 def show(admin: AdminListener, settings: Settings, *, is_own: bool, json: bool) -> None:
     """List the shards, as the node sees them. `settings`, `is_own` as for `move`."""
-    shards = cluster_document(admin, _token_to_see(admin, settings, is_own=is_own))["shards"]
+    shards = seen(admin, settings, is_own=is_own)["shards"]
     if json:
         show_json(shards)
     else:
@@ -42,8 +42,8 @@ def move(admin: AdminListener, settings: Settings, shard: int, node: int | None,
 
     `is_own`: the data directory of `settings` is said to be that of the node at `admin`, which may get its token then.
     """
-    cluster_document(admin, _token_to_see(admin, settings, is_own=is_own))
-    token = _token(admin, settings, is_own=is_own)
+    seen(admin, settings, is_own=is_own)
+    token = token_or_user(settings, admin, "a move", is_own=is_own)
     asked = admin_client.post(admin, "/api/shards/move", {"shard": shard, "to": node}, token)
     if node is None:
         say(asked["message"])
@@ -69,7 +69,7 @@ def _wait(admin: AdminListener, token: str | None, shard: int, node: int) -> Non
 def _missing(admin: AdminListener, token: str | None, shard: int, node: int) -> str | None:
     """Why the shard is not served by the node yet; None if it is. Raises ClientError if it is not to be any more."""
     try:
-        document = cluster_document(admin, token)
+        document = _document(admin, token)
     except ClientError as error:
         return str(error)  # it may be the node that hands the shard over, and has much to do
     found = document["shards"][shard]
@@ -91,7 +91,12 @@ def _missing(admin: AdminListener, token: str | None, shard: int, node: int) -> 
     return f"node {found['owner']} has yet to hand it over"
 
 
-def cluster_document(admin: AdminListener, token: str | None = None) -> dict[str, Any]:
+def seen(admin: AdminListener, settings: Settings, *, is_own: bool) -> dict[str, Any]:
+    """What the node says of its cluster to who is who `settings` say. `is_own` as for `move`. Raises ClientError."""
+    return _document(admin, _token_to_see(admin, settings, is_own=is_own))
+
+
+def _document(admin: AdminListener, token: str | None) -> dict[str, Any]:
     """What the node says of its cluster. Raises ClientError, also if it is a node of one machine."""
     document = admin_client.get(admin, "/api/cluster", token)
     if "engine" not in document:
@@ -99,16 +104,8 @@ def cluster_document(admin: AdminListener, token: str | None = None) -> dict[str
     return document
 
 
-def _token(admin: AdminListener, settings: Settings, *, is_own: bool) -> str | None:
-    if settings.admin.token is None and not is_own and not admin.has_user:
-        raise ClientError(
-            "a move needs the admin token of the node that is asked: name its data directory with --data-dir, or set "
-            "FAIRLOG_ADMIN_TOKEN"
-        )
-    return token_or_user(settings, admin, "a move", is_own=is_own)
-
-
 def _token_to_see(admin: AdminListener, settings: Settings, *, is_own: bool) -> str | None:
-    """A listener without TLS does not ask whoever only looks, or is told who it is by nobody here."""
-    has_one = settings.admin.token is not None or is_own
-    return _token(admin, settings, is_own=is_own) if admin.is_encrypted and has_one else None
+    """The token to look with; None where it would go without TLS, or there is none."""
+    if not admin.is_shown_token_to_see or (settings.admin.token is None and not is_own):
+        return None
+    return token_or_user(settings, admin, "a look at the shards", is_own=is_own)

@@ -12,16 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
 from fairlog.cli.admin_client import AdminListener, at, of_settings
 from fairlog.cli.errors import ClientError, Interrupted
 from fairlog.cli.output import say, show_json, show_table
+from fairlog.cli.sentences import in_sentences, what_to_do
 from fairlog.config import PROCESSES_MAX, Settings
-
-_T = TypeVar("_T")
 
 app = typer.Typer(
     name="shard",
@@ -211,9 +210,9 @@ def _shards(settings: Settings) -> Sequence[Mapping[str, Any]]:
     from fairlog.directory import is_in_use
     from fairlog.supervisor import allotment
 
-    node = _sentences(lambda: read_cluster_store_in_use(settings.data_dir))
+    node = in_sentences(lambda: read_cluster_store_in_use(settings.data_dir))
     # A node of one process with one shard has no supervisor, and not every supervisor has a socket.
-    state = "ready or starting" if _sentences(lambda: is_in_use(settings.data_dir)) else "away"
+    state = "ready or starting" if in_sentences(lambda: is_in_use(settings.data_dir)) else "away"
     return [
         {
             "shard": shard,
@@ -223,7 +222,7 @@ def _shards(settings: Settings) -> Sequence[Mapping[str, Any]]:
             "pid": None,
             "state": state,
         }
-        for shard, process in enumerate(_sentences(lambda: allotment.load(settings.data_dir, node.shards)))
+        for shard, process in enumerate(in_sentences(lambda: allotment.load(settings.data_dir, node.shards)))
     ]
 
 
@@ -256,7 +255,7 @@ def _note_and_change_at_rest(
                 what.on = str(len(processes))  # the number of the new one
             return changed(processes)
 
-        _sentences(lambda: _change_at_rest(settings, make))
+        in_sentences(lambda: _change_at_rest(settings, make))
 
 
 def _change_at_rest(settings: Settings, changed: Callable[[Sequence[int]], Sequence[int]]) -> None:
@@ -287,28 +286,12 @@ def _ask(settings: Settings, question: Mapping[str, object]) -> Mapping[str, Any
     except NoSupervisor:
         return None
     except ControlFailed as error:
-        raise ClientError(f"{error}{_what_to_do(error.__cause__)}") from error
+        raise ClientError(f"{error}{what_to_do(error.__cause__)}") from error
     except OSError as error:
         raise _not_looked_into(settings, error) from error
     except KeyboardInterrupt:
         raise Interrupted("interrupted: the node goes on with what it was asked for; see fairlog shard list") from None
 
 
-def _sentences(of: Callable[[], _T]) -> _T:
-    """What it answers. Makes a ClientError of an error that is a sentence."""
-    from fairlog.cluster.opening import StoreMismatch
-    from fairlog.directory import DirectoryInUse, DirectoryUnusable
-    from fairlog_types import CorruptStorage, StorageFailure
-
-    try:
-        return of()
-    except (DirectoryInUse, DirectoryUnusable, StoreMismatch, CorruptStorage, StorageFailure) as error:
-        raise ClientError(f"{error}{_what_to_do(error.__cause__)}") from error
-
-
 def _not_looked_into(settings: Settings, error: OSError) -> ClientError:
-    return ClientError(f"cannot look into {settings.data_dir}: {error.strerror}{_what_to_do(error)}")
-
-
-def _what_to_do(cause: BaseException | None) -> str:
-    return "; run this as the node's user" if isinstance(cause, PermissionError) else ""
+    return ClientError(f"cannot look into {settings.data_dir}: {error.strerror}{what_to_do(error)}")

@@ -1,12 +1,13 @@
 """`fairlog user …`: list, add and delete users, and give them passwords.
 
     --bootstrap given       DescribeUserScramCredentials and AlterUserScramCredentials of any broker
+    --admin https://…       that admin listener, as a user of the client properties
     else, a node that runs  its admin listener, with the token in its data directory
     else                    its files, which it must not have open
 
-The last two are for whoever has the data directory, on the node's machine: so the first user comes to be. A password is
-asked for on the terminal, or read from a file or a pipe. It is on no command line, and goes nowhere: what is sent, and
-kept, is hashed here.
+The last two are for whoever has the data directory, on the node's machine: so the first user comes to be. With both
+--admin and --data-dir, that listener is shown the token. A password is asked for on the terminal, or read from a file
+or a pipe. It is on no command line, and goes nowhere: what is sent, and kept, is hashed here.
 """
 
 from __future__ import annotations
@@ -21,11 +22,10 @@ import typer
 from fairlog.cli.bootstrap import Json, OptionalBootstrap
 from fairlog.cli.errors import ClientError
 from fairlog.cli.output import say, show_json, show_table
+from fairlog.security.plain import PASSWORD_BYTES_MAX
 
 if TYPE_CHECKING:
     from fairlog.cli.accounts import Accounts
-
-PASSWORD_BYTES_MAX = 1024
 
 app = typer.Typer(
     name="user",

@@ -46,8 +46,8 @@ class _Collector(Collector):
         yield InfoMetricFamily("fairlog", "The node", value=info)
         yield CounterMetricFamily(
             "fairlog_tls_handshakes_failed",
-            "Connections to the admin listener that were closed because there was no TLS with them",
-            value=self._admin.handshakes_failed,
+            "Connections of clients, of other nodes and of admins that were closed because there was no TLS with them",
+            value=self._admin.handshakes_failed if status is None else status.handshakes_failed,
         )
         sign_ins = CounterMetricFamily(
             "fairlog_sign_ins", "How users have signed in at the admin listener", labels=["mechanism", "outcome"]
@@ -84,8 +84,3 @@ def _of(status: ClusterStatus) -> Iterator[Metric]:
     yield CounterMetricFamily("fairlog_engine_appends", "Entries that the engine has taken", value=engine.appends)
     yield CounterMetricFamily("fairlog_engine_bytes", "Their bytes", value=engine.bytes)
     yield CounterMetricFamily("fairlog_engine_unknown", "Appends whose outcome is not known", value=engine.unknown)
-    yield CounterMetricFamily(
-        "fairlog_tls_handshakes_failed",
-        "Connections of clients and other nodes closed because there was no TLS with them",
-        value=status.handshakes_failed,
-    )

@@ -82,7 +82,7 @@ class ClusterStatus:
     shards: Sequence[ShardStatus]
     engine: EngineStatus
     handshakes_failed: int
-    """TLS handshakes of this node with clients and other nodes, so far."""
+    """TLS handshakes of this node with clients and other nodes, and at the admin listener, so far."""
 
     @property
     def own_roles(self) -> Mapping[int, str]:

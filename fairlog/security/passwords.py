@@ -1,13 +1,17 @@
 """Checks a name and a password that somebody has sent as they are: by PLAIN, or at the admin listener.
 
 That takes a PBKDF2, of some milliseconds. It is computed in a thread, one at a time, while the event loop serves
-others; whoever else shows a password waits. It takes as long for a user that does not exist.
+others; whoever else shows a password waits.
+
+A wrong password takes as long whoever is named: of each mechanism one credential is tried, made up where the user has
+none, or there is no such user. So time does not tell who exists, nor what is kept of whom, unless another tool has
+given a user more iterations than ours do.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
@@ -38,12 +42,17 @@ class Passwords:
     async def check(self, name: str, password: str) -> SignedIn:
         """Who it is. Both are untrusted, and of a bounded length. Raises Refused."""
         user = self._users().get(name)
-        mechanism = ScramMechanism.SCRAM_SHA_512
-        if user is not None and mechanism not in user.credentials:
-            mechanism = ScramMechanism.SCRAM_SHA_256
-        credential = None if user is None else user.credentials[mechanism]
-        against = credential or self.made_up(mechanism, name)
-        is_right = await trio.to_thread.run_sync(is_password_of, mechanism, against, password, limiter=self._checking)
+        first, second = ScramMechanism.SCRAM_SHA_512, ScramMechanism.SCRAM_SHA_256
+        if user is not None and first not in user.credentials:
+            first, second = second, first
+        credential = None if user is None else user.credentials[first]
+        tried = [(first, credential or self.made_up(first, name)), (second, self.made_up(second, name))]
+        is_right = await trio.to_thread.run_sync(_is_one_of, tried, password, limiter=self._checking)
         if not is_right or credential is None:
             raise Refused("there is no such user" if credential is None else "wrong password", shown(name))
-        return SignedIn(b"", name, lambda: self.credential(mechanism, name) == credential)
+        return SignedIn(b"", name, lambda: self.credential(first, name) == credential)
+
+
+def _is_one_of(tried: Sequence[tuple[ScramMechanism, Credential]], password: str) -> bool:
+    """Whether it is the password of one of these; the others behind that are not tried."""
+    return any(is_password_of(mechanism, credential, password) for mechanism, credential in tried)

@@ -213,6 +213,8 @@ async def test_metrics_have_what_an_alert_needs() -> None:
     assert _sample(page, 'fairlog_shard_owners_total{shard="0"}') == 4
     assert _sample(page, "fairlog_engine_answers") == 0
     assert _sample(page, "fairlog_tls_handshakes_failed_total") == 3
+    families = [line.split()[2] for line in page.splitlines() if line.startswith("# TYPE ")]
+    assert sorted(set(families)) == sorted(families)  # a scraper refuses a page that has one twice
 
 
 def _sample(page: str, name: str) -> float:

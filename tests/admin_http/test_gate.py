@@ -172,7 +172,7 @@ async def test_health_tells_strangers_no_names_of_files(locked: Locked) -> None:
     ("name", "sees", "operates"), [("alice", 200, 200), ("bob", 200, 403), ("carol", 403, 403), ("root", 200, 200)]
 )
 async def test_user_may_do_what_acls_on_the_cluster_say(locked: Locked, name: str, sees: int, operates: int) -> None:
-    """By a session as by Basic; super users may everything."""
+    """By a session as by Basic; super users may do everything."""
     session = {"cookie": await locked.cookie_of(name)}
     for headers in (session, basic(name)):
         for path in ("/metrics", "/api/cluster", "/api/topics", "/api/transactions"):
@@ -241,6 +241,13 @@ async def test_session_ends_when_its_user_signs_out(locked: Locked) -> None:
     assert answer.headers["set-cookie"].startswith('fairlog-9644=""; HttpOnly; Max-Age=0')
     assert (await locked.ask("/api/cluster", headers={"cookie": first})).status == 401
     assert (await locked.ask("/api/cluster", headers={"cookie": second})).status == 200
+
+
+async def test_cookie_is_not_looked_at_with_a_header_of_whatever_scheme(locked: Locked) -> None:
+    session = {"cookie": await locked.cookie_of("alice")}
+    assert (await locked.ask("/api/cluster", headers=session)).status == 200
+    for header in ("Negotiate abc", "Digest", basic("alice", "wrong")["authorization"]):
+        assert (await locked.ask("/api/cluster", headers={**session, "authorization": header})).status == 401
 
 
 async def test_signing_in_again_ends_the_session_before(locked: Locked) -> None:

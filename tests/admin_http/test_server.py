@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from fairlog.admin_http.server import AdminServer
 from fairlog_types import CorruptStorage
@@ -59,6 +61,15 @@ async def answer(stream: trio.SocketStream) -> bytes:
             break
         received += part
     return received
+
+
+async def ended(stream: trio.SocketStream) -> None:
+    """Until nothing comes any more."""
+    try:
+        while await stream.receive_some():
+            pass
+    except trio.BrokenResourceError:
+        pass
 
 
 async def served_again(connect: Any) -> bool:
@@ -113,12 +124,7 @@ async def test_garbage_closes_its_connection_alone(garbage: bytes) -> None:
             async with await connect() as stream:
                 await stream.send_all(garbage)
                 await stream.send_eof()
-                while True:
-                    try:
-                        if not await stream.receive_some():
-                            break
-                    except trio.BrokenResourceError:
-                        break
+                await ended(stream)
             async with await connect() as stream:
                 await stream.send_all(request("/"))
                 assert await answer(stream)
@@ -201,3 +207,20 @@ async def test_other_protocol_is_not_spoken_and_holds_no_connection(asked: bytes
             await stream.send_all(asked)
             assert not (await answer(stream)).startswith(b"HTTP/1.1 101")
             assert await served_again(connect)
+
+
+async def test_strangers_write_no_more_than_ten_tracebacks_in_a_minute() -> None:
+    """What follows the wish for a web socket is not of its protocol, which hypercorn has no answer for."""
+    asked = (
+        b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n" + b"\xff" * 100
+    )
+    with trio.fail_after(20), capture_logs() as logged:
+        async with serving() as connect:
+            for _ in range(25):
+                async with await connect() as stream:
+                    await stream.send_all(asked)
+                    await ended(stream)
+    lines = Counter((each["event"], each.get("reason")) for each in logged)
+    assert lines
+    assert max(lines.values()) <= 10, lines

@@ -175,6 +175,16 @@ def test_token_of_a_directory_that_was_not_named_goes_to_no_other_node(
     assert admin.moves == []
 
 
+@pytest.mark.usefixtures("data")
+def test_change_of_users_sends_no_token_of_another_node(fairlog: FairlogCommand) -> None:
+    """Nobody has said that the token in this machine's data directory is that of the node at --admin."""
+    other = Recorder()
+    with other.served():
+        status, _, errors = fairlog("user", "delete", "alice", "--admin", other.address)
+    assert (status, other.heard) == (1, [])
+    assert "a change of users needs the admin token of the node that is asked: name its data directory" in errors
+
+
 def test_token_goes_to_nobody_but_the_node_that_is_named(
     fairlog: FairlogCommand, admin: ClusterAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +218,10 @@ def test_node_of_one_machine_is_pointed_to_its_own_command(fairlog: FairlogComma
 class Recorder:
     """An HTTP server that is no node of a cluster: it answers {}, or redirects, and notes the tokens that it gets."""
 
-    def __init__(self, redirect_to: str | None = None) -> None:
+    def __init__(
+        self, redirect_to: str | None = None, *, status: int = 200, body: bytes | None = None, missing: int = 0
+    ) -> None:
+        """`missing` bytes are announced and never come."""
         self.heard: list[str | None] = []
         recorder = self
 
@@ -216,11 +229,13 @@ class Recorder:
             def do_GET(self) -> None:
                 recorder.heard.append(self.headers.get("Authorization"))
                 self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                self.send_response(200 if redirect_to is None else 302)
+                self.send_response(status if redirect_to is None else 302)
+                if body is not None:
+                    self.send_header("Content-Length", str(len(body) + missing))
                 if redirect_to is not None:
                     self.send_header("Location", f"http://{redirect_to}/")
                 self.end_headers()
-                self.wfile.write(b"{}")
+                self.wfile.write(b"{}" if body is None else body)
 
             do_POST = do_GET  # noqa: N815 - as the base class asks for it
 
@@ -273,6 +288,28 @@ def test_cluster_is_shown(fairlog: FairlogCommand, admin: ClusterAdmin) -> None:
     assert status == 0
     assert out.startswith("cluster orders (CCCCCCCCCCCCCCCCCCCCCC), seen by node 1; the engine answers\n")
     assert ["2", "3", "3", "owner", "yes", "0"] in [line.split() for line in out.splitlines()]
+
+
+@pytest.mark.usefixtures("data")
+def test_token_is_shown_to_look_where_the_own_settings_say_that_the_node_asks(
+    fairlog: FairlogCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also without TLS; by the environment, or by the node's file. A listener that is named may be anybody's."""
+    asking = ClusterAdmin(accounts=trio.run(_accounts))
+    with asking.served():
+        monkeypatch.setenv("FAIRLOG_ADMIN_LISTEN", asking.address)
+        for command in (("cluster",), ("shard", "list")):
+            assert "401: sign in first" in fairlog(*command)[2]
+        config = tmp_path / "fairlog.toml"
+        text = '[admin]\nprotocol = "SASL_PLAINTEXT"\n[sasl]\nsecrets_without_tls = true\n'
+        config.write_text(text, encoding="utf-8")
+        for command in (("cluster",), ("shard", "list"), ("shard", "move", 0, "--to", 3)):
+            assert fairlog(*command, "--config", config)[0] == 0
+        named = ("--admin", asking.address, "--config", config)
+        assert "401: sign in first" in fairlog("shard", "list", *named)[2]
+        (tmp_path / "admin-token").unlink()
+        status, _, errors = fairlog("cluster", "--config", config)
+        assert (status, "a look at the shards needs the admin token" in errors) == (1, True), errors
 
 
 # --- where callers are asked who they are ---------------------------------------------------------------
@@ -351,6 +388,70 @@ def test_token_does_where_callers_are_asked(
     as_nobody = ("--client-properties", locked.properties("nobody"))
     assert fairlog(*as_nobody, "shard", "list", "--admin", locked.url)[0] == 0
     assert fairlog(*as_nobody, "shard", "move", 1, "--to", 3, "--admin", locked.url)[0] == 0
+
+
+@pytest.mark.parametrize("days", [10, -1])
+def test_own_certificate_is_known_whatever_it_says(
+    fairlog: FairlogCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: float
+) -> None:
+    """Names, dates and uses do not matter, and another one gets nothing: by it a node's own commands are not locked
+    out when its certificate has expired.
+    """
+    authority = Authority(tmp_path / "ca")
+    name = name_of((NameOID.COMMON_NAME, "elsewhere"))
+    pair = authority.issue("node", name, host="elsewhere", days=days)
+    other = authority.issue("other", name, host="elsewhere")
+    listeners = TlsListeners.load(TlsFiles(pair.certificate, pair.key), {"admin": ClientAuth.NONE}, PrincipalRules())
+    admin = ClusterAdmin(listeners.by_name["admin"], trio.run(_accounts))
+    (tmp_path / "admin-token").write_text(TOKEN + "\n")
+    with admin.served():
+        for setting, value in {
+            "DATA_DIR": tmp_path,
+            "ADMIN_LISTEN": admin.address,
+            "ADMIN_PROTOCOL": "SASL_SSL",
+            "TLS_CERTIFICATE": pair.certificate,
+            "TLS_KEY": pair.key,
+        }.items():
+            monkeypatch.setenv(f"FAIRLOG_{setting}", str(value))
+        assert fairlog("cluster")[0] == 0
+        with monkeypatch.context() as patch:
+            patch.setenv("FAIRLOG_TLS_CERTIFICATE", str(other.certificate))
+            status, _, errors = fairlog("cluster")
+    assert (status, f"it does not show the certificate in {other.certificate}" in errors) == (1, True), errors
+
+
+@pytest.mark.parametrize("command", [("cluster",), ("user", "list")])
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize(("body", "missing"), [(b"[" * 100_000, 0), (b"{", 1)])
+def test_broken_listener_is_an_error_and_no_traceback(
+    fairlog: FairlogCommand,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    status: int,
+    body: bytes,
+    missing: int,
+) -> None:
+    """Deep brackets, and an answer that ends before it is over."""
+    monkeypatch.setenv("FAIRLOG_ADMIN_TOKEN", TOKEN)
+    broken = Recorder(status=status, body=body, missing=missing)
+    with broken.served():
+        code, _, errors = fairlog(*command, "--admin", broken.address)
+    assert code == 1
+    assert f"http://{broken.address}" in errors
+
+
+def test_token_of_an_issuer_is_no_user_here(fairlog: FairlogCommand, locked: Locked) -> None:
+    """The sentence says so, and names the option."""
+    file = locked.properties("alice")
+    lines = file.read_text().replace("PLAIN", "OAUTHBEARER").splitlines()
+    url = f"sasl.oauthbearer.token.endpoint.url=file://{locked.directory}/token"
+    file.write_text("\n".join([*(line for line in lines if not line.startswith("sasl.user")), url]))
+    status, _, errors = fairlog("--client-properties", file, "shard", "move", 0, "--to", 3, "--admin", locked.url)
+    assert status == 1
+    assert "401: sign in first" in errors
+    status, _, errors = fairlog("--client-properties", file, "user", "list", "--admin", locked.url)
+    assert status == 1
+    assert "in --client-properties (an admin listener takes no token of an issuer)" in errors
 
 
 def test_password_goes_to_nobody_without_the_certificate(fairlog: FairlogCommand, locked: Locked) -> None:

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from fairlog.cli.trail_at_rest import noted
 from fairlog.cluster.embedded import EmbeddedStore
+from fairlog.config_sources import load
 from fairlog.data_directory import CLUSTER, read_cluster_store
 from fairlog.supervisor import changes
+from fairlog.trail import Action
 from fairlog_types import StorageFailure
 from tests.cli.in_process import FairlogCommand
 
@@ -97,14 +100,58 @@ def test_change_that_the_disk_has_refused_may_have_been_made(
     assert (line["outcome"], line["reason"]) == ("unknown", "the disk is gone")
 
 
+def test_change_whose_line_cannot_be_written_is_said(
+    fairlog: FairlogCommand, node: AtRest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk shows only with the line. Nothing but the error is printed."""
+    monkeypatch.setenv("FAIRLOG_TRAIL_FILE", "/dev/full")
+    status, out, errors = fairlog("user", "add", "alice", "--password-file", node.password, "--data-dir", node.data)
+    assert (status, out) == (1, "")
+    assert errors.startswith("fairlog: alter user alice: done, but the audit trail /dev/full (trail.file) cannot be")
+    assert "alice" in read_cluster_store(node.data).users
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_change_that_was_cut_short_may_have_been_made(
+    node: AtRest, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    monkeypatch.setenv("FAIRLOG_TRAIL_FILE", str(node.trail))
+    settings = load(flags={"data_dir": node.data}, file=None)
+    with pytest.raises(error), noted(settings, Action.MOVE_SHARD, "2", to=0):
+        raise error
+    (line,) = node.lines
+    assert (line["action"], line["on"], line["outcome"], line["to"]) == ("move shard", "2", "unknown", 0)
+
+
 def test_trail_that_root_has_made_is_that_of_the_node(
     fairlog: FairlogCommand, node: AtRest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the node could not write to it, and would not start. One that is there stays whose it is."""
-    given: list[tuple[object, int, int]] = []
+    given: list[tuple[int, int, int]] = []
+
+    def give(made: int, user: int, group: int) -> None:
+        given.append((os.fstat(made).st_ino, user, group))
+
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(os, "chown", lambda *to: given.append(to))
+    monkeypatch.setattr(os, "fchown", give)
     for _ in range(2):
         assert fairlog("shard", "move", "2", "--to", "0", "--config", node.config)[0] == 0
     owner = node.data.stat()
-    assert given == [(node.trail, owner.st_uid, owner.st_gid)]
+    assert given == [(node.trail.stat().st_ino, owner.st_uid, owner.st_gid)]
+
+
+@pytest.mark.parametrize("is_dangling", [True, False])
+def test_root_follows_no_link(
+    fairlog: FairlogCommand, node: AtRest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_dangling: bool
+) -> None:
+    """Who owns the trail's directory would choose a file of root's."""
+    target = tmp_path / "of root"
+    if not is_dangling:
+        target.touch()
+    node.trail.symlink_to(target)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "fchown", lambda *_: pytest.fail("the target was given away"))
+    status, _, errors = fairlog("shard", "move", "2", "--to", "0", "--config", node.config)
+    assert (status, "it is a symbolic link; nothing was changed" in errors) == (1, True), errors
+    assert target.exists() != is_dangling
+    assert is_dangling or target.read_bytes() == b""

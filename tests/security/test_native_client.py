@@ -85,6 +85,29 @@ async def test_client_signs_in_again_before_its_session_ends(server, sasl, monke
     await with_address(server, late)
 
 
+async def test_connection_whose_second_sign_in_is_refused_is_closed(server, tmp_path):
+    """Nobody asks by it any more, whose session ends soon."""
+    without_token = ClientSecurity.of(
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": f"file://{tmp_path}/none",
+        }
+    )
+
+    def work(address: str) -> None:
+        for security in (without_token, shown(password="wrong")):
+            with Native.connect(address, security=shown()) as native:
+                native._security, native._sign_in_again_s = security, 0
+                with pytest.raises(NativeError):
+                    native.topics()
+                assert not native.is_idle
+                with pytest.raises(ConnectionError, match="is closed; connect anew"):
+                    native.topics()
+
+    await with_address(server, work)
+
+
 async def test_kept_connection_is_for_who_is_shown_on_it(server, monkeypatch):
     """Another user of the same process connects."""
 
