@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import ssl
 
 PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+_WITH_TLS = ("ssl", "sasl_ssl")
 SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 PLAIN = "PLAIN"
 OAUTHBEARER = "OAUTHBEARER"
@@ -60,6 +61,7 @@ _UNDERSTOOD = frozenset(
         "ssl.endpoint.identification.algorithm",
     }
 )
+_OF_TLS = frozenset({"ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password"})
 _LOGIN_MODULES = {
     "org.apache.kafka.common.security.scram.ScramLoginModule": SCRAM,
     "org.apache.kafka.common.security.plain.PlainLoginModule": (PLAIN,),
@@ -122,6 +124,22 @@ def by_librdkafkas_names(settings: Mapping[str, str], *, prefix: str = "") -> di
     if "ssl.endpoint.identification.algorithm" in named and not named["ssl.endpoint.identification.algorithm"]:
         named["ssl.endpoint.identification.algorithm"] = "none"  # Java's word for it is the empty one
     return named
+
+
+def refuse_idle(settings: Mapping[str, str], *, prefix: str = "") -> None:
+    """Raises SecurityRefused if a setting, by librdkafka's name, would not be used for want of a protocol that asks it.
+
+    Kafka's clients pass over it: whoever forgets `security.protocol` is nobody, without TLS, and is not told.
+    """
+    protocol = settings.get("security.protocol")
+    for name in settings:
+        if protocol is None and (name.startswith("sasl.") or name in _OF_TLS):
+            why = "is not"
+        elif protocol is not None and name in _OF_TLS and protocol.lower() not in _WITH_TLS:
+            why = f"is {protocol}, without TLS"
+        else:
+            continue
+        raise SecurityRefused(f"{prefix}{name} is set, and {prefix}security.protocol {why}: it would not be used")
 
 
 def _is_javas(name: str) -> bool:
@@ -187,6 +205,7 @@ class ClientSecurity:
     def _check(self) -> None:
         if self.protocol not in PROTOCOLS:
             raise SecurityRefused(f"{self.prefix}security.protocol is one of {', '.join(PROTOCOLS)}")
+        refuse_idle(self.settings, prefix=self.prefix)
         mechanism = self.mechanism
         if mechanism is None:
             return
@@ -211,7 +230,7 @@ class ClientSecurity:
 
     @property
     def has_tls(self) -> bool:
-        return self.protocol in ("ssl", "sasl_ssl")
+        return self.protocol in _WITH_TLS
 
     @property
     def mechanism(self) -> str | None:

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from fairlog.cli.errors import ClientError
 from fairlog.config_values import Address
-from fairlog_client_security import ClientSecurity, Exchange, SecurityRefused, by_librdkafkas_names, for_librdkafka
+from fairlog_client_security import (
+    ClientSecurity,
+    Exchange,
+    SecurityRefused,
+    by_librdkafkas_names,
+    for_librdkafka,
+    refuse_idle,
+)
 
 if TYPE_CHECKING:
     import ssl
@@ -98,7 +105,9 @@ def read(file: Path) -> ClientProperties:
                 raise ClientError(f"line {number} of {file} (--client-properties) is not NAME=VALUE")
             values[name.strip()] = value.strip()
     with _as_client_error():
-        return ClientProperties(by_librdkafkas_names(values))
+        named = by_librdkafkas_names(values)
+        refuse_idle(named)
+    return ClientProperties(named)
 
 
 _CURRENT: ContextVar[ClientProperties] = ContextVar("client properties", default=ClientProperties())  # noqa: B039

@@ -72,6 +72,15 @@ def test_file_of_kafkas_own_tools_is_taken(tmp_path: Path) -> None:
     assert "secret" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("line", ["sasl.username=alice", "ssl.ca.location=/ca.pem"])
+def test_settings_without_a_protocol_are_refused_for_all_clients(tmp_path: Path, line: str) -> None:
+    """confluent-kafka, which has no other check, would be nobody, without TLS."""
+    file = tmp_path / "client.properties"
+    file.write_text(f"{line}\n", encoding="utf-8")
+    with pytest.raises(ClientError, match=r"is set, and security\.protocol is not: it would not be used"):
+        read(file)
+
+
 @pytest.mark.parametrize("name", ["security.protocl", "security.providers", "ssl.cipher.suites"])
 def test_names_that_are_not_understood_are_refused(name: str) -> None:
     with socket.socket() as stream, pytest.raises(ClientError, match=f"{name} is not understood"):
