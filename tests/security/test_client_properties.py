@@ -49,6 +49,15 @@ def test_mark_at_the_beginning_of_a_file_is_not_a_name(tmp_path: Path) -> None:
     assert read(file).values == {"security.protocol": "ssl"}
 
 
+def test_lines_have_the_simple_forms_of_javas_properties(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("! a comment\n # another\n\nclient.id : a=b\nlinger.ms=5\n", encoding="utf-8")
+    assert read(file).values == {"client.id": "a=b", "linger.ms": "5"}
+    file.write_text("client.id me\n", encoding="utf-8")
+    with pytest.raises(ClientError, match=r"line 1 of .* is not NAME=VALUE"):
+        read(file)
+
+
 def test_file_of_kafkas_own_tools_is_taken(tmp_path: Path) -> None:
     """It has the names of the Java clients."""
     file = tmp_path / "client.properties"
