@@ -84,7 +84,6 @@ class LocalCopy:
         was written, StorageFailure if the disk refuses.
         """
         with _named(directory):
-            rights.make_closed(directory)
             make_file(directory, _open_environment)
             check_length(directory / STORE_FILE)
             _close_to_others(directory)

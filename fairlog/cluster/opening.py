@@ -35,7 +35,6 @@ class StoreMismatch(Exception):
 def make(directory: Path, shards: int) -> None:
     """Make the file unless it is there, and check it. Nobody else has it open. Raises as `EmbeddedStore.open`."""
     with _readable(directory):
-        rights.make_closed(directory)
         make_file(directory, lambda place: _open_environment(place, shards))
         check_length(directory / STORE_FILE)
 

@@ -2,6 +2,7 @@
 
 New ones are for the node's user alone. Of those that are there, each opening takes away what others may do, and perhaps
 the group: an earlier version made them, or somebody has opened them. LMDB's `mode` is for new files only.
+The directory stays as it is: commands of other users see that there is a store, and say that they may not read it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import os
 import stat
 from pathlib import Path
 
-DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 OTHERS = 0o007
 GROUP_AND_OTHERS = 0o077
@@ -18,18 +18,13 @@ GROUP_AND_OTHERS = 0o077
 _FILES = ("data.mdb", "lock.mdb")
 
 
-def make_closed(directory: Path) -> None:
-    """Make the directory for its user only, unless it is there. Raises OSError."""
-    directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-
-
 def close(directory: Path, rights: int) -> dict[Path, int]:
-    """Take these rights to the directory and to LMDB's files in it away. Answers who had some, and their modes before.
+    """Take these rights to LMDB's files in the directory away. Answers which had some, and their modes before.
 
     What belongs to another user stays as it is: it is for that one to close. Raises OSError.
     """
     closed: dict[Path, int] = {}
-    for path in (directory, *(directory / name for name in _FILES)):
+    for path in (directory / name for name in _FILES):
         try:
             status = path.stat()
         except FileNotFoundError:

@@ -34,7 +34,7 @@ def test_store_first_start_makes_a_cluster_id_like_kafkas(open_store: OpenStore)
 def test_store_is_closed_to_others_and_left_to_the_group(open_store: OpenStore, tmp_path: Path) -> None:
     """It has users' credentials. The group that an operator has let in, to read topics' names, may go on."""
     directory = tmp_path / "cluster"
-    paths = [directory, directory / "data.mdb", directory / "lock.mdb"]
+    paths = [directory / "data.mdb", directory / "lock.mdb"]
 
     def modes() -> list[int]:
         return [stat.S_IMODE(path.stat().st_mode) for path in paths]
@@ -44,11 +44,11 @@ def test_store_is_closed_to_others_and_left_to_the_group(open_store: OpenStore, 
         open_store()
     finally:
         os.umask(before)
-    assert modes() == [0o700, 0o600, 0o600]
-    for path, mode in zip(paths, (0o755, 0o644, 0o666), strict=True):
+    assert modes() == [0o600, 0o600]
+    for path, mode in zip(paths, (0o644, 0o666), strict=True):
         path.chmod(mode)
     open_store()
-    assert modes() == [0o750, 0o640, 0o660]
+    assert modes() == [0o640, 0o660]
 
 
 def test_store_each_start_raises_the_leader_epoch(open_store: OpenStore) -> None:
