@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import ssl
 
 PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+_WITH_TLS = ("ssl", "sasl_ssl")
 SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 PLAIN = "PLAIN"
 OAUTHBEARER = "OAUTHBEARER"
@@ -61,6 +62,7 @@ _UNDERSTOOD = frozenset(
         "ssl.endpoint.identification.algorithm",
     }
 )
+_OF_TLS = frozenset({"ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password"})
 _LOGIN_MODULES = {
     "org.apache.kafka.common.security.scram.ScramLoginModule": SCRAM,
     "org.apache.kafka.common.security.plain.PlainLoginModule": (PLAIN,),
@@ -130,6 +132,22 @@ def by_librdkafkas_names(settings: Mapping[str, str], *, prefix: str = "") -> di
     return named
 
 
+def refuse_idle(settings: Mapping[str, str], *, prefix: str = "") -> None:
+    """Raises SecurityRefused if a setting, by librdkafka's name, would not be used for want of a protocol that asks it.
+
+    Kafka's clients pass over it: whoever forgets `security.protocol` is nobody, without TLS, and is not told.
+    """
+    protocol = settings.get("security.protocol")
+    for name in settings:
+        if protocol is None and (name.startswith("sasl.") or name in _OF_TLS):
+            why = "is not"
+        elif protocol is not None and name in _OF_TLS and protocol.lower() not in _WITH_TLS:
+            why = f"is {protocol}, without TLS"
+        else:
+            continue
+        raise SecurityRefused(f"{prefix}{name} is set, and {prefix}security.protocol {why}: it would not be used")
+
+
 def _is_javas(name: str) -> bool:
     return name == "sasl.jaas.config" or re.fullmatch(r"ssl\.(trust|key)store\.(location|type)", name) is not None
 
@@ -193,6 +211,7 @@ class ClientSecurity:
     def _check(self) -> None:
         if self.protocol not in PROTOCOLS:
             raise SecurityRefused(f"{self.prefix}security.protocol is one of {', '.join(PROTOCOLS)}")
+        refuse_idle(self.settings, prefix=self.prefix)
         if "ssl.key.location" in self.settings and "ssl.certificate.location" not in self.settings:
             certificate = f"{self.prefix}ssl.certificate.location"
             raise SecurityRefused(f"{self.prefix}ssl.key.location is the key of a certificate: give {certificate}, too")
@@ -220,7 +239,7 @@ class ClientSecurity:
 
     @property
     def has_tls(self) -> bool:
-        return self.protocol in ("ssl", "sasl_ssl")
+        return self.protocol in _WITH_TLS
 
     @property
     def mechanism(self) -> str | None:

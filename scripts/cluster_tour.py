@@ -79,9 +79,10 @@ def _shown(nodes: FairlogCluster, *, keep: bool) -> int:
     writer.end()
     _wait_until(lambda: _are_owned(admin))
     console.print(
-        f"The longest that a commit took was {writer.longest_s:.1f} s. {len(writer.committed)} are committed:\n"
+        f"The longest that a commit took was {writer.longest_s:.1f} s: nodes wait for 3 s, and what follows takes a"
+        f" moment, or longer on a busy machine. {len(writer.committed)} are committed:\n"
     )
-    _print_owners(admin)
+    _print_owners(admin, killed=owner)
     findings = [_finding(nodes.bootstrap, partition, writer.committed) for partition in range(PARTITIONS)]
     stood = "" if len(writer.committed) > before else "nothing was committed after the kill"
     wrong = [finding for finding in (*findings, writer.failed, stood) if finding]
@@ -198,11 +199,14 @@ def _wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(POLL_S)
 
 
-def _print_owners(admin: AdminClient) -> None:
+def _print_owners(admin: AdminClient, *, killed: int | None = None) -> None:
     for number, partition in sorted(admin.list_topics(TOPIC, timeout=WAIT_S).topics[TOPIC].partitions.items()):
         copies = sorted(broker // BROKERS_OF_A_NODE for broker in partition.replicas)
         owner = partition.leader // BROKERS_OF_A_NODE
-        console.print(f"  partition {number}: node {owner} owns it, copies on nodes {', '.join(map(str, copies))}")
+        down = f" (node {killed} is down)" if killed in copies else ""
+        console.print(
+            f"  partition {number}: node {owner} owns it, copies on nodes {', '.join(map(str, copies))}{down}"
+        )
 
 
 def _wait_for_ctrl_c() -> None:

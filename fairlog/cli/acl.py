@@ -208,9 +208,10 @@ def remove(
         raise typer.BadParameter(str(bad)) from bad
     with connect(bootstrap) as connection:
         removed = delete_acls(connection, filters)
-    _show(removed, json=json)
-    if not removed and not json:
-        say("nothing was removed")
+    if not json:
+        say("removed:" if removed else "nothing was removed")
+    if removed or json:
+        _show(removed, json=json)
 
 
 def _who(allow: _Texts, allow_host: _Texts, deny: _Texts, deny_host: _Texts) -> list[Who]:

@@ -130,6 +130,8 @@ def _answer(admin: AdminListener, request: urllib.request.Request) -> dict[str, 
     except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         hint = "name a node's admin listener with --admin (https://HOST:PORT if it has TLS)"
+        if request.data is not None:  # the commands that change something are given settings, if need be
+            hint += ", or give the node's settings with --config"
         raise ClientError(f"cannot ask {url}: {reason}; {hint}") from error
     if not isinstance(document, dict):
         raise ClientError(f"{url} is no admin listener of a node")

@@ -42,6 +42,9 @@ CLIENT_ID = "fairlog-cli"
 TIMEOUT_S = 15.0
 """For connecting and for each answer; a stopping broker needs up to its stop_grace_ms to answer."""
 _ANSWER_BYTES_MAX = 256 * 1024 * 1024
+_FIRST_REQUESTS = 2
+"""ApiVersions, which a listener without TLS answers to everybody, and what is asked next."""
+_HINT_AT_FIRST = " before it answered: does it want TLS or a sign-in? see --client-properties"
 
 Answer = TypeVar("Answer", bound=ResponsePayload)
 
@@ -153,7 +156,8 @@ class Connection:
         while count:
             part = self._stream.recv(min(count, 1 << 20))
             if not part:
-                raise NoAnswer(f"the broker at {self.address} closed the connection")
+                hint = _HINT_AT_FIRST if self._correlation_id <= _FIRST_REQUESTS else ""
+                raise NoAnswer(f"the broker at {self.address} closed the connection{hint}")
             parts.append(part)
             count -= len(part)
         return b"".join(parts)

@@ -9,6 +9,7 @@ Passwords are in the file, which is for its owner only, and in no message. An ad
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from fairlog.cli.errors import ClientError
 from fairlog.config_values import Address
-from fairlog_client_security import ClientSecurity, Exchange, SecurityRefused, by_librdkafkas_names, for_librdkafka
+from fairlog_client_security import (
+    ClientSecurity,
+    Exchange,
+    SecurityRefused,
+    by_librdkafkas_names,
+    for_librdkafka,
+    refuse_idle,
+)
 
 if TYPE_CHECKING:
     import ssl
@@ -81,7 +89,10 @@ def _as_client_error() -> Generator[None]:
 
 
 def read(file: Path) -> ClientProperties:
-    """NAME=VALUE lines; empty ones, and those that begin with `#`, are passed over. Raises ClientError."""
+    """Lines of NAME=VALUE or NAME: VALUE. Empty ones, and those that begin with `#` or `!`, are passed over.
+
+    These are the simple forms of Java's properties. Raises ClientError.
+    """
     try:
         text = file.read_text(encoding="utf-8-sig")  # some editors of Windows begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:
@@ -89,13 +100,15 @@ def read(file: Path) -> ClientProperties:
         raise ClientError(f"{file} (--client-properties) cannot be read: {reason}") from error
     values: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            name, equals, value = line.partition("=")
-            if not equals or not name.strip():
+        if line.strip() and not line.lstrip().startswith(("#", "!")):
+            name, *rest = re.split("[=:]", line, maxsplit=1)
+            if not rest or not name.strip():
                 raise ClientError(f"line {number} of {file} (--client-properties) is not NAME=VALUE")
-            values[name.strip()] = value.strip()
+            values[name.strip()] = rest[0].strip()
     with _as_client_error():
-        return ClientProperties(by_librdkafkas_names(values))
+        named = by_librdkafkas_names(values)
+        refuse_idle(named)
+    return ClientProperties(named)
 
 
 _CURRENT: ContextVar[ClientProperties] = ContextVar("client properties", default=ClientProperties())  # noqa: B039

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairlog.cli.bootstrap import Bootstrap, Json
-from fairlog.cli.output import show_json, show_table
+from fairlog.cli.output import say, show_json, show_table
 from fairlog.security.quotas import BadQuota, EntityType, QuotaKey, keys_of
 
 if TYPE_CHECKING:
@@ -151,8 +151,13 @@ def delete(
     except BadQuota as bad:
         raise typer.BadParameter(str(bad)) from bad
     with connect(bootstrap) as connection:
+        before = describe_quotas(connection, change.entity)
         alter_quotas(connection, change.entity, dict.fromkeys(named or keys_of(change.entity)))
         left = describe_quotas(connection, change.entity)
+    if not json and before != left:
+        say(f"the quotas of {_words(names)} were deleted{'; left:' if left else ''}")
+        if not left:
+            return
     _show(left, json=json)
 
 
@@ -176,6 +181,11 @@ def _names(
         if name is not None or is_default:
             names[of_type.value] = name
     return names
+
+
+def _words(names: Mapping[str, str | None]) -> str:
+    """An entity for people, as `user alice and default client-id`."""
+    return " and ".join(f"default {type_}" if name is None else f"{type_} {name}" for type_, name in names.items())
 
 
 def _show(found: Iterable[Listed], *, json: bool) -> None:

@@ -30,9 +30,10 @@ import typer
 
 from fairlog import telemetry, trail
 from fairlog.cluster.embedded import StoreMismatch
-from fairlog.config import ConfigError, Ready, Settings
+from fairlog.config import AdminSettings, ConfigError, Ready, Settings
 from fairlog.config_sources import load
-from fairlog.config_values import Untyped
+from fairlog.config_values import Address, Untyped
+from fairlog.configured_listeners import is_wildcard
 from fairlog.directory import DirectoryInUse, DirectoryUnusable, locked_directory
 from fairlog.exception_groups import leaves
 from fairlog.stop_requests import stop_requests
@@ -246,9 +247,16 @@ async def _serve_and_announce(settings: Settings, serve_node: ServeNode, announc
             raise NodeStopped(f"cannot {what}: {error.strerror or error}") from error
         lines = [f"fairlog ready on {ready.advertised}\n"]
         if ready.admin is not None:
-            scheme = "https" if settings.admin.protocol.is_encrypted else "http"
-            lines.append(f"fairlog console on {scheme}://{ready.admin}/\n")
+            lines.append(f"fairlog console on {console_url(settings.admin, ready.admin)}\n")
         announce("".join(lines))
+
+
+def console_url(settings: AdminSettings, listens: Address) -> str:
+    """Where people find the console of a listener at this address: by its first name, if it is on every interface."""
+    scheme = "https" if settings.protocol.is_encrypted else "http"
+    if is_wildcard(listens.host) and settings.hosts:
+        listens = Address(settings.hosts[0], listens.port)
+    return f"{scheme}://{listens}/"
 
 
 def _write(announcement: str) -> None:

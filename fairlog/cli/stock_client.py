@@ -7,6 +7,7 @@ the extra `client`, because a node needs none.
 
 from __future__ import annotations
 
+import logging
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +40,18 @@ def settings(address: Address, **more: object) -> dict[str, Any]:
         "client.id": CLIENT_ID,
         "reconnect.backoff.ms": CONNECT_AGAIN_MS,
         "reconnect.backoff.max.ms": 10 * CONNECT_AGAIN_MS,
-        "log_level": 0,  # librdkafka writes to stderr what also comes as an error, over and over again
+        # librdkafka writes to stderr what also comes as an error, over and over again; a fatal one at any level.
+        "log_level": 0,
+        "logger": _nobody(),
         **client_properties.current().for_librdkafka,
         **more,
     }
+
+
+def _nobody() -> logging.Logger:
+    logger = logging.Logger("librdkafka")  # not one of `getLogger`: without handlers it says nothing
+    logger.disabled = True
+    return logger
 
 
 def sentence(error: confluent_kafka.KafkaError | None) -> str:

@@ -86,12 +86,17 @@ def _list(connection: Connection, states: Sequence[str]) -> Sequence[ListedState
 
 
 def group_separator(broker: Broker) -> str:
-    """What stands between group and member in a transactional id; empty if the broker has no such groups."""
+    """What stands between group and member in a transactional id.
+
+    Empty if the broker has no such groups, or does not tell this user: that needs DESCRIBE_CONFIGS on the cluster.
+    """
     resource = DescribeConfigsResource(
         resource_type=_BROKER, resource_name=str(broker.node_id), configuration_keys=(GROUP_SEPARATOR,)
     )
     request = DescribeConfigsRequest(resources=(resource,), include_synonyms=False, include_documentation=False)
     (answer,) = broker.connection.request(request, DescribeConfigsResponse).results
+    if answer.error_code is ErrorCode.cluster_authorization_failed:
+        return ""
     check("asking for the broker's configs", answer.error_code, answer.error_message)
     return next((each.value or "" for each in answer.configs if each.name == GROUP_SEPARATOR), "")
 

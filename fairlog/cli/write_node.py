@@ -137,7 +137,8 @@ class RecordProducer:
             fatal: Any = raised.__cause__ if isinstance(raised, SystemError) else raised
             if not isinstance(fatal, self._client.KafkaException):
                 raise
-            raise ClientError(stock_client.sentence(fatal.args[0])) from raised
+            self._failure = fatal.args[0]  # in place of that of its records, which are only given up for it
+            raise ClientError(self._producing(fatal.args[0])) from raised
 
     def _answered(self, error: KafkaError | None, _message: Message) -> None:
         if error is None:
@@ -147,7 +148,13 @@ class RecordProducer:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise ClientError(stock_client.sentence(self._failure))
+            if self.transactional_id is not None and self._failure.code() == self._client.KafkaError._PURGE_QUEUE:
+                # The transaction was given up, and its records with it: to commit it is refused, with the reason.
+                self._call(f"producing to {self._topic}", self._producer.commit_transaction, _CALL_TIMEOUT_S)
+            raise ClientError(self._producing(self._failure))
+
+    def _producing(self, error: KafkaError) -> str:
+        return f"producing to {self._topic}: {stock_client.sentence(error)}"
 
     def _call(self, doing: str, call: Any, *arguments: object) -> None:
         try:

@@ -11,7 +11,6 @@ Format: docs/formats/metadata-stream.md, "The copy of each node".
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,7 +25,7 @@ import trio
 from datalog.lmdb_file import check_length
 from datalog.new_file import make_file
 from fairlog.cbor_records import load, shown
-from fairlog.cluster import cluster_records
+from fairlog.cluster import cluster_records, rights
 from fairlog.cluster.common_memory import Changes
 from fairlog.cluster.metadata_content import COPY_KEY, COPY_MAGIC, COPY_VERSION
 from fairlog.cluster.metadata_entry import Base
@@ -42,7 +41,6 @@ STORE_FILE = "data.mdb"
 _MAP_BYTES = 256 * 1024 * 1024
 """Room for about a million topics; address space, not disk."""
 _READERS = 16
-_MODE = 0o600
 
 
 class Copy(Protocol):
@@ -88,7 +86,7 @@ class LocalCopy:
         with _named(directory):
             make_file(directory, _open_environment)
             check_length(directory / STORE_FILE)
-            _close_to_others(directory / STORE_FILE)
+            _close_to_others(directory)
             environment = _open_environment(directory)
             try:
                 environment.reader_check()  # a reader that was killed would hold back pages from reuse
@@ -119,15 +117,14 @@ class LocalCopy:
 
 
 def _open_environment(directory: Path) -> lmdb.Environment:
-    return lmdb.open(str(directory), map_size=_MAP_BYTES, max_dbs=0, max_readers=_READERS, mode=_MODE)
+    return lmdb.open(str(directory), map_size=_MAP_BYTES, max_dbs=0, max_readers=_READERS, mode=rights.FILE_MODE)
 
 
-def _close_to_others(file: Path) -> None:
+def _close_to_others(directory: Path) -> None:
     """An earlier version made it, or somebody has opened it: the secret may be known to others."""
-    mode = stat.S_IMODE(file.stat().st_mode)
-    if mode & 0o077:
+    closed = rights.close(directory, rights.GROUP_AND_OTHERS)
+    if (mode := closed.get(file := directory / STORE_FILE)) is not None:
         log.warning("the cluster's secret could be read by others", file=str(file), mode=oct(mode))
-        file.chmod(_MODE)
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""How a cluster store is made, opened and read for the first time, as `embedded` does it."""
+"""How a cluster store is made, opened and read for the first time, as `embedded` does it.
+
+Others may not read it. The group may, if an operator lets it: readers of the data logs find topics' names here.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import lmdb
 
 from datalog.lmdb_file import check_length
 from datalog.new_file import make_file
-from fairlog.cluster import environments, records
+from fairlog.cluster import environments, records, rights
 from fairlog.cluster.features import Feature, unsupported
 from fairlog.cluster.memory import Changes, StoreMemory
 from fairlog_types import CorruptStorage, ShardNumber, StorageFailure
@@ -41,6 +44,11 @@ def opened(directory: Path, shards: int) -> lmdb.Environment:
 
     def open_and_check() -> lmdb.Environment:
         environment = _open_environment(directory, shards)
+        try:
+            rights.close(directory, rights.OTHERS)
+        except BaseException:
+            environment.close()
+            raise
         # A process that was killed leaves its place among the readers, which holds back pages from reuse.
         environment.reader_check()
         return environment
@@ -50,7 +58,8 @@ def opened(directory: Path, shards: int) -> lmdb.Environment:
 
 
 def _open_environment(directory: Path, shards: int) -> lmdb.Environment:
-    return lmdb.open(str(directory), map_size=_MAP_BYTES, max_dbs=0, max_readers=_READERS_ELSE + shards)
+    readers = _READERS_ELSE + shards
+    return lmdb.open(str(directory), map_size=_MAP_BYTES, max_dbs=0, max_readers=readers, mode=rights.FILE_MODE)
 
 
 @contextmanager

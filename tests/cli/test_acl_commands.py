@@ -84,6 +84,11 @@ _OF_PRODUCER = [
 def test_table_is_for_people(fairlog: Fairlog, node: NodeProcess) -> None:
     code, out, _ = fairlog("acl", "list", "--bootstrap", node.address)
     assert (code, out.strip()) == (0, "there are no such ACLs")
+    one = ("--allow-principal", "User:alice", "--operation", "READ", "--topic", "orders", "--bootstrap", node.address)
+    fairlog("acl", "add", *one)
+    said, _, row = fairlog("acl", "remove", *one)[1].splitlines()
+    assert (said, row.split()[:2]) == ("removed:", ["topic", "orders"])
+    assert fairlog("acl", "remove", *one)[1] == "nothing was removed\n"
 
 
 def test_node_without_an_authorizer_says_so(fairlog: Fairlog, fake_broker: Callable[..., object]) -> None:

@@ -62,7 +62,13 @@ def test_quotas_are_shown_to_people(fairlog: Fairlog, node: NodeProcess) -> None
         ["user", "client-id", "ip", "quota", "a", "second"],
         ["<default>", "producer_byte_rate", "1048576"],
     ]
-    assert fairlog("quota", "delete", *to_node, "--default-client-id")[0] == 0
+    fairlog("quota", "set", *to_node, "--default-client-id", "--consumer-byte-rate", "7")
+    deleted = "the quotas of default client-id were deleted"
+    out = fairlog("quota", "delete", *to_node, "--default-client-id", "--producer-byte-rate")[1]
+    assert out.startswith(f"{deleted}; left:\n")
+    assert "consumer_byte_rate" in out
+    assert fairlog("quota", "delete", *to_node, "--default-client-id")[1] == f"{deleted}\n"
+    assert fairlog("quota", "delete", *to_node, "--default-client-id")[1] == "there are no such quotas\n"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,15 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from fairlog.cli.read_directory import open_directory
 from fairlog.cli.read_node import open_node
@@ -30,6 +38,7 @@ from tests.processes import one_process_only
 pytestmark = pytest.mark.slow
 
 WAIT_S = 30
+LITERAL = ResourcePatternType.LITERAL
 
 
 @pytest.fixture(scope="module")
@@ -401,11 +410,48 @@ def test_produce_whose_transaction_another_takes_over_ends_with_a_sentence(
     other.init_transactions(WAIT_S)
     out, err = process.communicate("b\n" * 100, timeout=WAIT_S)
     assert (process.returncode, out) == (1, "")
-    said = err.splitlines()[-1]  # librdkafka's own word on it may stand before
-    assert said.startswith("fairlog: ")
-    assert said.endswith("; the transaction was not committed; none of its records is visible")
+    assert err.startswith("fairlog: ")
+    assert err.endswith("; the transaction was not committed; none of its records is visible\n")
+    assert err.count("\n") == 1
     assert "Traceback" not in err
     assert run("consume", topic, "--until-end")[1] == ""
+
+
+@pytest.fixture
+def refusing(tmp_path: Path) -> Iterator[NodeProcess]:
+    """A node with the topic `orders`, to which nobody may write."""
+    settings = {"AUTHORIZER_ENABLE": "true", "AUTHORIZER_ALLOW_EVERYONE_IF_NO_ACL_FOUND": "true"}
+    node = NodeProcess(tmp_path / "data", {f"FAIRLOG_{name}": value for name, value in settings.items()})
+    node.start()
+    make_topic(node, "orders", 1)
+    everyone = ("User:*", "*")
+    acls = [
+        AclBinding(ResourceType.TOPIC, "orders", LITERAL, *everyone, AclOperation.DESCRIBE, AclPermissionType.ALLOW),
+        AclBinding(ResourceType.TOPIC, "*", LITERAL, *everyone, AclOperation.WRITE, AclPermissionType.DENY),
+        AclBinding(
+            ResourceType.BROKER,
+            "kafka-cluster",
+            LITERAL,
+            *everyone,
+            AclOperation.IDEMPOTENT_WRITE,
+            AclPermissionType.DENY,
+        ),
+    ]
+    admin = AdminClient({"bootstrap.servers": node.address})
+    for future in admin.create_acls(acls).values():
+        future.result(WAIT_S)
+    yield node
+    assert node.stop() == 0, node.log_tail()
+
+
+def test_produce_of_who_may_not_write_says_so_in_one_sentence(refusing: NodeProcess) -> None:
+    """It is fatal to the client, plain and in a transaction; its own word on it is not shown beside the sentence."""
+    for transaction, code in ([], "CLUSTER_AUTHORIZATION_FAILED"), (["--transaction"], "TOPIC_AUTHORIZATION_FAILED"):
+        with spawn(refusing, "produce", "orders", *transaction) as process:
+            out, err = process.communicate("a\n", timeout=WAIT_S)
+        assert (process.returncode, out) == (1, "")
+        assert err.startswith(f"fairlog: producing to orders: {code}: "), err
+        assert err.count("\n") == 1, err
 
 
 def ongoing(run: Run) -> list[dict[str, object]]:

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from fairlog.cli.serve import console_url
+from fairlog.config import AdminSettings
+from fairlog.config_values import Address
 from fairlog.stop_requests import ONE_REQUEST_S
 
 pytestmark = pytest.mark.slow
@@ -72,6 +75,19 @@ def test_serve_told_to_stop_lets_the_node_finish_and_exits_with_zero(tmp_path: P
     assert process.stdout.readline() == "fairlog console on http://127.0.0.1:9644/\n"
     process.send_signal(number)
     assert outcome(process) == (0, "finished\n", "")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "listens", "url"),
+    [
+        ((), "0.0.0.0", "http://0.0.0.0:9644/"),
+        (("broker.example", "other"), "0.0.0.0", "http://broker.example:9644/"),
+        (("broker.example",), "10.0.0.1", "http://10.0.0.1:9644/"),
+    ],
+)
+def test_console_on_every_interface_is_shown_by_its_name(hosts: tuple[str, ...], listens: str, url: str) -> None:
+    """A browser cannot take 0.0.0.0, and a certificate is not for it."""
+    assert console_url(AdminSettings(hosts=hosts), Address(listens, 9644)) == url
 
 
 def test_serve_told_to_stop_twice_does_not_wait(tmp_path: Path) -> None:

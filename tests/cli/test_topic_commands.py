@@ -306,7 +306,7 @@ def test_client_of_a_broker_that_knows_old_api_versions_only_goes_on(
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (b"", "closed the connection"),
+        (b"", "closed the connection before it answered: does it want TLS or a sign-in? see --client-properties"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak Kafka's protocol"),
         (struct.pack(">ii", 4, 77), "sent an answer that does not belong to the request"),
         (struct.pack(">iih", 6, 1, 0), "could not be read as ApiVersionsResponse"),

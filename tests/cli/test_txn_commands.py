@@ -130,7 +130,9 @@ def start(fake_broker: StartBroker) -> StartBroker:
     return started
 
 
-def separator_is(separator: str | None, node_id: int = 5) -> Mapping[int, Callable[[Any], Any]]:
+def separator_is(
+    separator: str | None, node_id: int = 5, error: ErrorCode = ErrorCode.none
+) -> Mapping[int, Callable[[Any], Any]]:
     """Answers what tells the transactional groups; None, if the broker does not know of them."""
 
     def configs(request: Any) -> DescribeConfigsResponse:
@@ -149,7 +151,7 @@ def separator_is(separator: str | None, node_id: int = 5) -> Mapping[int, Callab
             documentation=None,
         )
         result = DescribeConfigsResult(
-            error_code=ErrorCode.none,
+            error_code=error,
             error_message=None,
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
@@ -184,6 +186,14 @@ def test_txn_list_shows_ids_and_passes_the_states_on(start: StartBroker, fairlog
     )
     (asked,) = (request for request in broker.requests if isinstance(request, ListTransactionsRequest))
     assert asked.state_filters == ("Ongoing",)
+
+
+def test_txn_list_of_a_user_who_may_not_see_configs_has_no_groups(start: StartBroker, fairlog: Fairlog) -> None:
+    refused = separator_is(None, error=ErrorCode.cluster_authorization_failed)
+    broker = start({LIST_TRANSACTIONS: listed("b::1"), **refused})
+    code, out, err = fairlog("txn", "list", "--bootstrap", broker.address)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[1].split() == ["b::1", "7", "Ongoing"]
 
 
 @pytest.mark.parametrize(("separator", "has_groups"), [("::", True), (None, False)])

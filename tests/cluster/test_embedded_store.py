@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+import stat
 import subprocess
 import sys
 import textwrap
@@ -27,6 +29,26 @@ def test_store_first_start_makes_a_cluster_id_like_kafkas(open_store: OpenStore)
     store: ClusterStore = open_store()
     assert re.fullmatch(r"[A-Za-z0-9_-]{22}", store.cluster_id)
     assert open_store().cluster_id == store.cluster_id
+
+
+def test_store_is_closed_to_others_and_left_to_the_group(open_store: OpenStore, tmp_path: Path) -> None:
+    """It has users' credentials. The group that an operator has let in, to read topics' names, may go on."""
+    directory = tmp_path / "cluster"
+    paths = [directory / "data.mdb", directory / "lock.mdb"]
+
+    def modes() -> list[int]:
+        return [stat.S_IMODE(path.stat().st_mode) for path in paths]
+
+    before = os.umask(0o022)
+    try:
+        open_store()
+    finally:
+        os.umask(before)
+    assert modes() == [0o600, 0o600]
+    for path, mode in zip(paths, (0o644, 0o666), strict=True):
+        path.chmod(mode)
+    open_store()
+    assert modes() == [0o640, 0o660]
 
 
 def test_store_each_start_raises_the_leader_epoch(open_store: OpenStore) -> None:

@@ -130,7 +130,7 @@ def test_admin_page_is_locked_as_the_page_says(
     without_tls = first.url.replace("https", "http")
     code, said = run(None, "user", "list", "--admin", without_tls, "--data-dir", node.process.data_dir)
     assert code == 1
-    assert "https://HOST:PORT if it has TLS" in said
+    assert "https://HOST:PORT if it has TLS), or give the node's settings with --config" in said
 
     # With the node's settings at hand a command knows the node by the very certificate, whatever name that has.
     for name, value in {

@@ -49,6 +49,15 @@ def test_mark_at_the_beginning_of_a_file_is_not_a_name(tmp_path: Path) -> None:
     assert read(file).values == {"security.protocol": "ssl"}
 
 
+def test_lines_have_the_simple_forms_of_javas_properties(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("! a comment\n # another\n\nclient.id : a=b\nlinger.ms=5\n", encoding="utf-8")
+    assert read(file).values == {"client.id": "a=b", "linger.ms": "5"}
+    file.write_text("client.id me\n", encoding="utf-8")
+    with pytest.raises(ClientError, match=r"line 1 of .* is not NAME=VALUE"):
+        read(file)
+
+
 def test_file_of_kafkas_own_tools_is_taken(tmp_path: Path) -> None:
     """It has the names of the Java clients."""
     file = tmp_path / "client.properties"
@@ -70,6 +79,15 @@ def test_file_of_kafkas_own_tools_is_taken(tmp_path: Path) -> None:
     with pytest.raises(ClientError, match=r"sasl\.jaas\.config cannot be read") as refusal:
         read(file)
     assert "secret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("line", ["sasl.username=alice", "ssl.ca.location=/ca.pem"])
+def test_settings_without_a_protocol_are_refused_for_all_clients(tmp_path: Path, line: str) -> None:
+    """confluent-kafka, which has no other check, would be nobody, without TLS."""
+    file = tmp_path / "client.properties"
+    file.write_text(f"{line}\n", encoding="utf-8")
+    with pytest.raises(ClientError, match=r"is set, and security\.protocol is not: it would not be used"):
+        read(file)
 
 
 @pytest.mark.parametrize("name", ["security.protocl", "security.providers", "ssl.cipher.suites"])

@@ -111,6 +111,11 @@ def test_pem_files_of_javas_stores_become_librdkafkas() -> None:
         ({"security.providers": "x"}, "security.providers is not understood"),
         ({"security.protocol": "TLS"}, "security.protocol is one of"),
         ({"security.protocol": "SASL_SSL"}, "sasl.mechanism is one of"),
+        ({"sasl.username": "alice"}, "sasl.username is set, and (kafka.)?security.protocol is not: it would not"),
+        (
+            {"security.protocol": "SASL_PLAINTEXT", "ssl.ca.location": "/ca.pem"},
+            "ssl.ca.location is set, and (kafka.)?security.protocol is SASL_PLAINTEXT, without TLS: it would not",
+        ),
         (SIGNED_IN | {"sasl.mechanism": "GSSAPI"}, "sasl.mechanism is one of"),
         (SIGNED_IN | {"sasl.password": ""}, "sasl.username and sasl.password are needed"),
         (SIGNED_IN | {"sasl.mechanism": OAUTHBEARER}, "sasl.oauthbearer.token.endpoint.url is needed"),
