@@ -104,7 +104,7 @@ def test_pem_files_of_javas_stores_become_librdkafkas() -> None:
             "ssl.truststore.location says the same as ssl.ca.location",
         ),
         (SIGNED_IN | {"sasl.mechanisms": "PLAIN"}, "sasl.mechanisms says the same as sasl.mechanism:"),
-        ({"ssl.key.location": "/key.pem"}, "ssl.key.location is the key of a certificate"),
+        ({"security.protocol": "SSL", "ssl.key.location": "/key.pem"}, "ssl.key.location is the key of a certificate"),
         (SIGNED_IN | {"sasl.jaas.config": jaas()}, "sasl.jaas.config says the same as sasl.username"),
         ({"sasl.kerberos.service.name": "kafka"}, "sasl.kerberos.service.name is not understood"),
         ({"ssl.cipher.suites": "x"}, "ssl.cipher.suites is not understood"),
