@@ -33,6 +33,7 @@ from fairlog.native.protocol import NativeProtocol
 from fairlog.security.desk import SignInDesk, SignInRules
 from fairlog.security.mechanisms import MECHANISMS
 from fairlog.security.principal import ANONYMOUS
+from fairlog_client_security import ClientSecurity
 from pyspark_fairlog.native import Native, NativeError, Partitions
 from tests.fuzz.odd_cbor import with_odd_items
 from tests.fuzz.target import Target
@@ -250,7 +251,7 @@ def answer_client(data: bytes) -> None:
         theirs.setblocking(False)
         theirs.sendall(data[: 1 << 16])
         theirs.shutdown(socket.SHUT_WR)
-        client = Native(ours, "fuzz:1", 10)
+        client = Native(ours, "fuzz:1", 10, ClientSecurity())
         batch = {"sink": "totals", "query": "q", "run": "r1", "batch": 0}
         with suppress(ConnectionError):
             client._greet()
