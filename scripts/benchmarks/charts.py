@@ -99,7 +99,7 @@ _Panels = dict[str, dict[str, float]]
 
 
 def _panels(run: ScenarioRun, rows: Sequence[Row]) -> tuple[str, _Panels] | None:
-    """The axis, and the position of each case on it; None if there is no number for an axis."""
+    """The axis, and the position of each case on it; None if there is no number that tells the cases apart."""
     found = {row.case for row in rows}
     cases = {name: parameters for name, parameters in run.cases.items() if name in found}
     names = list(next(iter(cases.values()), {}))
@@ -114,7 +114,7 @@ def _panels(run: ScenarioRun, rows: Sequence[Row]) -> tuple[str, _Panels] | None
         if not isinstance(title, str):
             title = f"{_plain(title)} {_words(names[1])}"
         panels.setdefault(title, {})[case] = float(place)
-    if any(len(places) < 2 for places in panels.values()):
+    if any(len(places) < 2 or len(set(places.values())) < len(places) for places in panels.values()):
         return None
     return _words(names[0]), panels
 

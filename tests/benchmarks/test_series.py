@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,3 +54,15 @@ def test_series_is_drawn_over_its_number(soaked: Results, tmp_path: Path) -> Non
     assert {"soak.rate", "soak.memory"} <= drawn.keys()
     for word in ("third", "deletion", "compaction"):
         assert f">{word}<" in drawn["soak.rate"]
+
+
+@pytest.mark.slow
+def test_cases_with_the_same_numbers_are_bars(
+    results: Results, run_of: Callable[..., ScenarioRun], tmp_path: Path
+) -> None:
+    """What is written and read with records of one size has no place of its own on an axis of sizes."""
+    cases = {f"{what} {size}": {"record_bytes": size} for what in ("produce", "fetch") for size in (100, 1000)}
+    rows = [Row("tls", "journal-tls", case, "loss", "%", (10.0, 12.0)) for case in cases]
+    run = run_of("tls", cases=cases)
+    drawn = draw(dataclasses.replace(results, rows=rows, scenarios={"tls": run}), tmp_path)
+    assert [chart.picture.name for chart in drawn] == ["tls.loss"]
