@@ -5,8 +5,8 @@
     Cookie: …                  the session of a user who has signed in at the page (`sessions`)
 
 Users count only where the listener asks who its callers are (`admin.protocol`); there they may *see* and *operate* as
-the cluster's ACLs say, or do both without an authorizer. A header decides alone, of whatever
-scheme it is; with one, no cookie is looked at.
+the cluster's ACLs say, or do both without an authorizer. A header decides alone, of whatever scheme it is; with one, no
+cookie is looked at.
 
 Passwords are checked as PLAIN's are (`fairlog.security.passwords`): in a thread, one at a time, and whoever shows a
 wrong one is told so after FAILURE_DELAY_S, on a connection that is closed then. Each is counted, and a log line says

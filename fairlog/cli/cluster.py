@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from fairlog.cli.admin_client import at, of_settings
 from fairlog.cli.cluster_shards import seen
 from fairlog.cli.errors import ClientError
+from fairlog.cli.node_options import Config, DataDir
 from fairlog.cli.output import say, show_json, show_table
 
 EXAMPLES = """
@@ -29,15 +29,8 @@ def cluster(
             show_default="as for fairlog serve",
         ),
     ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="That node's data directory, which has the token if it asks for it.",
-            show_default="as for fairlog serve",
-        ),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="That node's file with settings.")] = None,
+    data_dir: DataDir = None,
+    config: Config = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Show a cluster of several machines: its nodes, and who owns and copies which shard."""

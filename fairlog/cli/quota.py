@@ -5,6 +5,7 @@ The client is imported when a command runs, as in `group`.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +15,7 @@ from fairlog.cli.output import say, show_json, show_table
 from fairlog.security.quotas import BadQuota, EntityType, QuotaKey, keys_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from fairlog.cli.quotas_admin import Listed
 
@@ -67,10 +68,8 @@ def list_all(
     from fairlog.cli.quotas_admin import describe_quotas, entity_of
 
     names = _names(user, default_user, client_id, default_client_id, ip, default_ip)
-    try:
+    with _as_parameter():
         wanted = entity_of(names)
-    except BadQuota as bad:
-        raise typer.BadParameter(str(bad)) from bad
     with connect(bootstrap) as connection:
         found = describe_quotas(connection, wanted)
     _show(found, json=json)
@@ -110,10 +109,8 @@ def set_quotas(
     names = _names(user, default_user, client_id, default_client_id, ip, default_ip)
     if not rates:
         raise typer.BadParameter("say how much: --producer-byte-rate, --consumer-byte-rate or --connection-rate")
-    try:
+    with _as_parameter():
         change = change_untrusted(list(names.items()), [(key.value, float(rate)) for key, rate in rates.items()])
-    except BadQuota as bad:
-        raise typer.BadParameter(str(bad)) from bad
     with connect(bootstrap) as connection:
         alter_quotas(connection, change.entity, rates)
         found = describe_quotas(connection, change.entity)
@@ -146,10 +143,8 @@ def delete(
     }
     named = [key for key, is_named in flags.items() if is_named]
     names = _names(user, default_user, client_id, default_client_id, ip, default_ip)
-    try:
+    with _as_parameter():
         change = change_untrusted(list(names.items()), [(key.value, None) for key in named])
-    except BadQuota as bad:
-        raise typer.BadParameter(str(bad)) from bad
     with connect(bootstrap) as connection:
         before = describe_quotas(connection, change.entity)
         alter_quotas(connection, change.entity, dict.fromkeys(named or keys_of(change.entity)))
@@ -159,6 +154,15 @@ def delete(
         if not left:
             return
     _show(left, json=json)
+
+
+@contextmanager
+def _as_parameter() -> Iterator[None]:
+    """Makes an error of the command line of a quota that there cannot be."""
+    try:
+        yield
+    except BadQuota as bad:
+        raise typer.BadParameter(str(bad)) from bad
 
 
 def _names(

@@ -18,6 +18,7 @@ import typer
 
 from fairlog.cli.admin_client import AdminListener, at, of_settings
 from fairlog.cli.errors import ClientError, Interrupted
+from fairlog.cli.node_options import Config, DataDir
 from fairlog.cli.output import say, show_json, show_table
 from fairlog.cli.sentences import in_sentences, what_to_do
 from fairlog.config import PROCESSES_MAX, Settings
@@ -29,9 +30,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-DataDir = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="The node's data directory.", show_default="as for fairlog serve")
-]
 Admin = Annotated[
     str | None,
     typer.Option(
@@ -40,7 +38,6 @@ Admin = Annotated[
         show_default="if the data directory is that of such a node, its own",
     ),
 ]
-Config = Annotated[Path | None, typer.Option(metavar="FILE.toml", help="The node's file with settings.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 _AUTO = "auto"
 _LATER = " from the next start on"

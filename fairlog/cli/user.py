@@ -21,6 +21,7 @@ import typer
 
 from fairlog.cli.bootstrap import Json, OptionalBootstrap
 from fairlog.cli.errors import ClientError
+from fairlog.cli.node_options import Config, DataDir
 from fairlog.cli.output import say, show_json, show_table
 from fairlog.security.plain import PASSWORD_BYTES_MAX
 
@@ -35,9 +36,6 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
-DataDir = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="The node's data directory.", show_default="as for fairlog serve")
-]
 Admin = Annotated[
     str | None,
     typer.Option(
@@ -46,7 +44,6 @@ Admin = Annotated[
         show_default="as for fairlog serve",
     ),
 ]
-Config = Annotated[Path | None, typer.Option(metavar="FILE.toml", help="The node's file with settings.")]
 PasswordFile = Annotated[
     str | None,
     typer.Option(

@@ -99,6 +99,9 @@ class InnerAddress(NamedTuple):
     has_tls: bool = False
     """Whether TLS is spoken there, as its node says. Nowhere on one machine."""
 
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
 
 class Notice(Protocol):
     """Something that happens once; `trio.Event` is one."""

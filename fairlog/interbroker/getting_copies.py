@@ -95,7 +95,7 @@ async def get_copy(
             try:
                 await _get_from(address, directory, stream, joins, progress, told)
             except (CannotGet, BadCopy, StorageFailure) as why:
-                warn(_named(address), str(why))
+                warn(str(address), str(why))
                 progress.joins(NOTHING_READ)
             else:
                 return
@@ -129,7 +129,7 @@ async def _get_from(
         with trio.CancelScope(shield=True), suppress(StorageFailure):
             await _on_disk(draft.discard)
         raise
-    log.info("has a copy of the shard", shard=directory.number, giver=_named(address))
+    log.info("has a copy of the shard", shard=directory.number, giver=str(address))
 
 
 class _Taker:
@@ -206,7 +206,3 @@ async def _on_disk(work: Callable[[Unpack[_Args]], _Answer], *args: *_Args) -> _
         return await trio.to_thread.run_sync(work, *args)
     except OSError as error:
         raise StorageFailure(f"the copy cannot be written: {error}") from error
-
-
-def _named(address: InnerAddress) -> str:
-    return f"{address.host}:{address.port}"

@@ -193,21 +193,11 @@ class Peers:
             if stream is None or handshake.session_key is None:
                 return f"no connection and handshake within {HANDSHAKE_S:g} s"
             await self._write(shard, stream, handshake.session_key)
-        except Refused as refused:
-            self._warn(
-                f"shard {shard}",
-                "the process at a shard's address was refused",
-                address=_named(address),
-                reason=str(refused),
-            )
-            return str(refused)
-        except HandshakeFailed as failure:
-            self._warn(
-                f"shard {shard}",
-                "TLS handshake with a shard's node failed",
-                address=_named(address),
-                reason=str(failure),
-            )
+        except (Refused, HandshakeFailed) as failure:
+            event = "the process at a shard's address was refused"
+            if isinstance(failure, HandshakeFailed):
+                event = "TLS handshake with a shard's node failed"
+            self._warn(f"shard {shard}", event, address=str(address), reason=str(failure))
             return str(failure)
         except (OSError, trio.BrokenResourceError) as error:
             return why_it_ended(error)
@@ -350,7 +340,3 @@ def _host_of(stream: trio.SocketStream) -> str:
         return str(stream.socket.getpeername()[0])
     except OSError:
         return "gone"
-
-
-def _named(address: InnerAddress) -> str:
-    return f"{address.host}:{address.port}"
