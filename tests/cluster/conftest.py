@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import random
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.cluster.features import FEATURES, Feature
+from tests.cluster.replicated_nodes import Nodes
+from tests.stream.model_engine import open_model
 
 
 @pytest.fixture
@@ -30,3 +33,9 @@ def open_store(tmp_path: Path) -> Iterator[Callable[..., EmbeddedStore]]:
     yield reopen
     for store in opened:
         store.close()
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
+    async with open_model(random.Random(1)) as cluster:
+        yield Nodes(tmp_path, cluster)

@@ -18,7 +18,7 @@ from fairlog.cluster.single_store import single_store
 from fairlog.inspection.cluster_stores import show_record
 from fairlog.security.access_kind import AccessKind
 from fairlog_types import CorruptStorage
-from tests.cluster.test_replicated_store import Nodes
+from tests.cluster.replicated_nodes import Nodes
 from tests.stream.model_engine import open_model
 
 OpenStore = Callable[..., EmbeddedStore]

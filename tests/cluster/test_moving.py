@@ -18,7 +18,7 @@ from fairlog.cluster.metadata_log import MetadataLog
 from fairlog.cluster.replicated import ReplicatedStore
 from fairlog.cluster_node.moving import move
 from fairlog_types import ShardNumber, StorageFailure
-from tests.cluster.test_replicated_store import FOUNDING, ONE, THREE, TWO, Nodes, node_record
+from tests.cluster.replicated_nodes import FOUNDING, ONE, THREE, TWO, Nodes, node_record
 from tests.cluster_admin import WELL, cluster_status
 from tests.stream.model_engine import ModelCluster, open_model
 

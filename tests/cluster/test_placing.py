@@ -15,7 +15,7 @@ from fairlog.cluster.metadata_log import MetadataLog
 from fairlog.cluster.replicated import ReplicatedStore
 from fairlog.cluster_node.placing import DOWN_AFTER_S, Placing
 from fairlog_types import LeaderEpoch, ShardNumber
-from tests.cluster.test_replicated_store import ONE, THREE, TWO, Nodes, node_record
+from tests.cluster.replicated_nodes import ONE, THREE, TWO, Nodes, node_record
 from tests.stream.model_engine import open_model
 
 
