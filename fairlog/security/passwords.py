@@ -54,5 +54,5 @@ class Passwords:
 
 
 def _is_one_of(tried: Sequence[tuple[ScramMechanism, Credential]], password: str) -> bool:
-    """Whether it is the password of one of these; the others behind that are not tried."""
+    """Whether it is the password of one of these; those after it are not tried."""
     return any(is_password_of(mechanism, credential, password) for mechanism, credential in tried)
