@@ -15,7 +15,7 @@ from fairlog.cli.output import say, show_json, show_table
 from fairlog.security.quotas import BadQuota, EntityType, QuotaKey, keys_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Generator, Iterable, Mapping
 
     from fairlog.cli.quotas_admin import Listed
 
@@ -157,7 +157,7 @@ def delete(
 
 
 @contextmanager
-def _as_parameter() -> Iterator[None]:
+def _as_parameter() -> Generator[None]:
     """Makes an error of the command line of a quota that there cannot be."""
     try:
         yield
