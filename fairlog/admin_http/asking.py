@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import h11
+import structlog
 import trio
 
 from fairlog.config_values import Address
 from fairlog.security.own_certificate import first_certificate
 from fairlog.security.tls_stream import TlsStream
+
+log = structlog.get_logger()
 
 _RECEIVE_BYTES = 64 * 1024
 _HEAD_BYTES_MAX = 64 * 1024
@@ -32,26 +35,43 @@ class Answer:
 
 
 class OwnCertificate:
-    """The node's certificate, as other processes of the node show it."""
+    """The node's certificate, as other processes of the node show it.
+
+    Who shows another one, or none, is not asked anything. A log line says so once for each address, until the right one
+    is shown there: then another program has the port, or the process was not told to have TLS.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
+        self._foreign: set[Address] = set()
         self._known: deque[bytes] = deque(maxlen=2)
         """As it is in the file, and as it was before: another process may be about to read it."""
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._context.check_hostname = False
         self._context.verify_mode = ssl.CERT_NONE
 
-    async def secured(self, stream: trio.SocketStream) -> TlsStream:
+    async def secured(self, stream: trio.SocketStream, address: Address) -> TlsStream:
         """The stream inside TLS with who has the certificate. Raises OSError, ValueError, BrokenResourceError."""
         now = await trio.to_thread.run_sync(first_certificate, self._file)
         if now not in self._known:
             self._known.append(now)
         secret = TlsStream(stream, self._context, server_side=False)
-        await secret.do_handshake()
+        try:
+            await secret.do_handshake()
+        except trio.BrokenResourceError as broken:
+            if isinstance(broken.__cause__, ssl.SSLError):
+                self._say_foreign(address, f"no TLS: {broken.__cause__}")
+            raise
         if secret.certificate not in self._known:
+            self._say_foreign(address, f"it is not the certificate of {self._file}")
             raise trio.BrokenResourceError("it is not the node's certificate")
+        self._foreign.discard(address)
         return secret
+
+    def _say_foreign(self, address: Address, reason: str) -> None:
+        if address not in self._foreign:
+            self._foreign.add(address)
+            log.warning("another program answers at the admin port of a shard", address=str(address), reason=reason)
 
 
 async def get_untrusted(
@@ -71,7 +91,7 @@ async def get_untrusted(
     with trio.move_on_after(deadline_s):
         try:
             async with await trio.open_tcp_stream(reached_at(address.host), address.port) as stream:
-                spoken = stream if certificate is None else await certificate.secured(stream)
+                spoken = stream if certificate is None else await certificate.secured(stream, address)
                 return await _exchange(spoken, path, accept, bearer, body_bytes_max)
         except (OSError, ValueError, trio.BrokenResourceError, h11.ProtocolError):
             return None

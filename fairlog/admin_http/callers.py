@@ -15,8 +15,6 @@ who it claimed to be, at most ten a minute for each address.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +28,7 @@ from starlette.requests import Request
 
 from fairlog.admin_http import admin_token
 from fairlog.admin_http.accounts import Accounts
+from fairlog.admin_http.credentials import read_basic_untrusted
 from fairlog.admin_http.request_log import RequestLog, host
 from fairlog.admin_http.sessions import End, Sessions
 from fairlog.admin_http.statistics import AdminStatistics
@@ -111,7 +110,7 @@ class Callers:
         if not self.asks:
             return STRANGER
         if scheme.lower() == "basic":
-            signed_in = await self._checked(request, BASIC, partial(_read_basic_untrusted, shown))
+            signed_in = await self._checked(request, BASIC, partial(read_basic_untrusted, shown))
             return self._of_user(signed_in.name, request, signed_in.still_holds)
         user = None if scheme else self.user_of_session(request)
         if user is None:
@@ -188,14 +187,3 @@ def cookie_name(request: Request) -> str:
 def is_encrypted(request: Request) -> bool:
     """Whether the connection has TLS."""
     return request.scope["scheme"] == "https"
-
-
-def _read_basic_untrusted(shown: str) -> NameAndPassword:
-    """Name and password of a Basic header (RFC 7617), in UTF-8. Raises Refused."""
-    try:
-        name, colon, password = base64.b64decode(shown.strip(), validate=True).decode().partition(":")
-    except (binascii.Error, ValueError):
-        raise Refused("a Basic header that is not base64 of UTF-8") from None
-    if not colon:
-        raise Refused("a Basic header that is not NAME:PASSWORD")
-    return of_possible_lengths_untrusted(name, password)

@@ -10,15 +10,14 @@ The session is a cookie that the page's scripts cannot read (HttpOnly), that no 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
-from typing import cast
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from fairlog.admin_http.callers import Callers, Need, cookie_name, is_encrypted
+from fairlog.admin_http.credentials import BadSignIn, read_sign_in_untrusted
 from fairlog.admin_http.gate import AdminRoute, Gate
 from fairlog.admin_http.request_body import body
 
@@ -34,7 +33,10 @@ def session_routes(gate: Gate) -> Sequence[AdminRoute]:
 
     async def sign_in(request: Request) -> Response:
         _require_asking(callers)
-        name, password = _read_untrusted(await body(request))
+        try:
+            name, password = read_sign_in_untrusted(await body(request))
+        except BadSignIn as bad:
+            raise HTTPException(400, str(bad)) from None
         session_id = await callers.open_session(request, name, password)
         answer = JSONResponse(_document(name, callers.may(name, request)))
         _set_cookie(answer, request, session_id)
@@ -73,15 +75,3 @@ def _set_cookie(answer: Response, request: Request, value: str, max_age: int | N
         samesite="strict",
         secure=is_encrypted(request),
     )
-
-
-def _read_untrusted(content: bytes) -> tuple[str, str]:
-    try:
-        document = cast("object", json.loads(content))
-    except (ValueError, RecursionError):
-        document = None
-    match document:
-        case {"user": str(name), "password": str(password)}:
-            return name, password
-        case _:
-            raise HTTPException(400, 'the body must be {"user": "…", "password": "…"}')

@@ -6,6 +6,7 @@ import shutil
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -235,13 +236,32 @@ async def test_first_process_asks_the_others_by_tls(pair: Pair) -> None:
 
 
 async def test_process_that_has_another_certificate_is_none_of_the_node(authority: Authority, pair: Pair) -> None:
-    """Even from the same CA: on a port that is free for a moment anybody may listen."""
+    """Even from the same CA: on a port that is free for a moment anybody may listen. A line says so, once."""
     other = authority.issue("other", SUBJECT)
     async with three_shards([pair, other, pair], pair.certificate) as addresses:
-        page = await shown(addresses[0], pair.certificate, "/metrics")
+        with structlog.testing.capture_logs() as logged:
+            page = await shown(addresses[0], pair.certificate, "/metrics")
+            await shown(addresses[0], pair.certificate, "/metrics")
+        lines = [line for line in logged if line["event"] == "another program answers at the admin port of a shard"]
+        assert [line["address"] for line in lines] == [str(addresses[1])]
         assert b'fairlog_shard_up{shard="1"} 0\n' in page
         assert b'fairlog_shard_up{shard="2"} 1\n' in page
         assert b'a{shard="1"}' not in page
+
+
+async def test_who_does_not_speak_tls_is_named(nursery: trio.Nursery, pair: Pair) -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.send_all(b"HTTP/1.1 200 OK\r\n\r\n")
+
+    [listener] = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+    address = Address("127.0.0.1", listener.socket.getsockname()[1])
+    with structlog.testing.capture_logs() as logged:
+        answered = await get_untrusted(
+            address, "/", accept="", deadline_s=10, body_bytes_max=0, certificate=OwnCertificate(pair.certificate)
+        )
+    assert answered is None
+    [line] = logged
+    assert (line["address"], line["reason"][:8]) == (str(address), "no TLS: ")
 
 
 async def test_certificate_that_was_replaced_just_now_is_known(authority: Authority, pair: Pair) -> None:

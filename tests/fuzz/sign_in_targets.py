@@ -1,4 +1,6 @@
-"""Readers of what strangers send before anybody knows who they are: SASL's messages, tokens, key sets; and of users."""
+"""Readers of what strangers send before anybody knows who they are: SASL's messages, tokens, key sets, calls of the
+admin listener; and of users.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,11 @@ import cbor2
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from fairlog.admin_http.credentials import BadSignIn, read_basic_untrusted, read_sign_in_untrusted
 from fairlog.security.desk import SignInDesk, SignInRules
 from fairlog.security.exchange import Challenge, Exchange, Refused, SignedIn
 from fairlog.security.mechanisms import MECHANISMS
-from fairlog.security.plain import parse_untrusted
+from fairlog.security.plain import of_possible_lengths_untrusted, parse_untrusted
 from fairlog.security.tokens import (
     Key,
     TokenRules,
@@ -68,6 +71,17 @@ def read_plain(data: bytes) -> None:
         parse_untrusted(data)
 
 
+def read_basic(data: bytes) -> None:
+    """A header's value, as the HTTP server hands it on."""
+    with suppress(Refused):
+        read_basic_untrusted(data.decode("latin-1"))
+
+
+def read_sign_in(data: bytes) -> None:
+    with suppress(BadSignIn, Refused):
+        of_possible_lengths_untrusted(*read_sign_in_untrusted(data))
+
+
 def read_token(data: bytes) -> None:
     """A message with a token. The fuzzer has no key, so none but the seed's own is taken."""
     with suppress(Refused):
@@ -110,6 +124,18 @@ TARGETS = (
         lambda: [b"n,,n=alice,r=nonce\nc=biws,r=?,p=" + b"A" * 43 + b"=", b"y,,n=b=2Cb,r=nonce,x=1\nc=eSws,r=?,p=AA=="],
     ),
     Target("sasl-plain", "a PLAIN message", read_plain, lambda: [b"\0alice\0secret", b"alice\0alice\0secret"]),
+    Target(
+        "basic-header",
+        "a Basic header of the admin listener",
+        read_basic,
+        lambda: [b"YWxpY2U6c2VjcmV0", b" YWxpY2U6c2VjOnJldA== "],
+    ),
+    Target(
+        "sign-in-body",
+        "the body of a sign-in at the console",
+        read_sign_in,
+        lambda: [b'{"user": "alice", "password": "secret"}', b'{"user": "\\ud800", "password": "s"}'],
+    ),
     Target(
         "token",
         "a message with a token",

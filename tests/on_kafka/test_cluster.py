@@ -29,6 +29,7 @@ from peers.kafka_cluster import KafkaCluster
 from pyspark_fairlog.native import Native, NativeError, Topics
 from tests.on_kafka.brokers import three_nodes
 from tests.security.certificates import Authority, name_of
+from tests.security.test_quota_nodes import rates_of_bob
 
 pytestmark = pytest.mark.slow
 
@@ -379,8 +380,10 @@ def test_consumer_reads_from_the_copy_in_its_rack(cluster: FairlogCluster, topic
         assert [read.count(value) for value in writer.committed] == [PARTITIONS] * len(writer.committed)
 
 
-def test_cuts_and_sinks_are_found_from_each_port(cluster: FairlogCluster, topic: str) -> None:
+def test_cuts_sinks_and_quotas_are_found_from_each_port(cluster: FairlogCluster, topic: str) -> None:
     """A node's first one, and that of a shard which another node owns; also after an owner was killed."""
+    command = [sys.executable, "-m", "fairlog.cli", "quota", "set", "--user", "bob", "--consumer-byte-rate", "5"]
+    subprocess.run([*command, "--bootstrap", cluster.address(2)], check=True, capture_output=True, timeout=WAIT_S)
     with writing(cluster, topic) as writers:
         all_write_on(writers)
     records = PARTITIONS * sum(len(writer.committed) for writer in writers)
@@ -393,6 +396,7 @@ def test_cuts_and_sinks_are_found_from_each_port(cluster: FairlogCluster, topic:
             cut = asked(address, lambda native: native.cut(Topics((topic,))))
             assert sum(part.end for part in cut) == records
             assert set(asked(address, Native.topics)) == {topic}
+            assert rates_of_bob(address) == {"consumer_byte_rate": 5.0}
             with pytest.raises(NativeError, match="unknown-sink"):
                 asked(address, lambda native: native.forget("nobody's"))
 
