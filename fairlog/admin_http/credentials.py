@@ -1,4 +1,4 @@
-"""Names and passwords as callers of the admin listener send them: in a Basic header, and in the body of a sign-in. Pure."""
+"""Names and passwords as callers of the admin listener send them: in a Basic header, or in a sign-in's body. Pure."""
 
 from __future__ import annotations
 
