@@ -37,8 +37,9 @@ class Answer:
 class OwnCertificate:
     """The node's certificate, as other processes of the node show it.
 
-    Who shows another one, or none, is not asked anything. A log line says so once for each address, until the right one
-    is shown there: then another program has the port, or the process was not told to have TLS.
+    Who shows another one, or speaks something else than TLS, is not asked anything. A log line says so once for each
+    address, until the right one is shown there: then another program has the port, or the process was not told to have
+    TLS.
     """
 
     def __init__(self, file: Path) -> None:
@@ -59,8 +60,9 @@ class OwnCertificate:
         try:
             await secret.do_handshake()
         except trio.BrokenResourceError as broken:
-            if isinstance(broken.__cause__, ssl.SSLError):
-                self._say_foreign(address, f"no TLS: {broken.__cause__}")
+            cause = broken.__cause__
+            if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
+                self._say_foreign(address, f"no TLS: {cause}")
             raise
         if secret.certificate not in self._known:
             self._say_foreign(address, f"it is not the certificate of {self._file}")

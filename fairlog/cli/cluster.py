@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from fairlog.cli.admin_client import at, of_settings
 from fairlog.cli.cluster_shards import seen
 from fairlog.cli.errors import ClientError
-from fairlog.cli.node_options import Config, DataDir
+from fairlog.cli.node_options import Config
 from fairlog.cli.output import say, show_json, show_table
 
 EXAMPLES = """
@@ -29,7 +30,14 @@ def cluster(
             show_default="as for fairlog serve",
         ),
     ] = None,
-    data_dir: DataDir = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The data directory of the node that is asked: its admin token is there, if it asks for one.",
+            show_default="as for fairlog serve",
+        ),
+    ] = None,
     config: Config = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:

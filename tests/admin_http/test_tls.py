@@ -264,6 +264,21 @@ async def test_who_does_not_speak_tls_is_named(nursery: trio.Nursery, pair: Pair
     assert (line["address"], line["reason"][:8]) == (str(address), "no TLS: ")
 
 
+async def test_process_that_stops_in_the_handshake_is_not_called_another_program(
+    nursery: trio.Nursery, pair: Pair
+) -> None:
+    async def close(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+
+    [listener] = await nursery.start(partial(trio.serve_tcp, close, 0, host="127.0.0.1"))
+    address = Address("127.0.0.1", listener.socket.getsockname()[1])
+    with structlog.testing.capture_logs() as logged:
+        answered = await get_untrusted(
+            address, "/", accept="", deadline_s=10, body_bytes_max=0, certificate=OwnCertificate(pair.certificate)
+        )
+    assert (answered, logged) == (None, [])
+
+
 async def test_certificate_that_was_replaced_just_now_is_known(authority: Authority, pair: Pair) -> None:
     """Processes read the new files one after the other; none looks down meanwhile."""
     new = authority.issue("new", SUBJECT)
