@@ -201,6 +201,7 @@ def test_console_fits_a_phone(clients: Clients, console: Console) -> None:
             overflow = console.run("return document.scrollingElement.scrollWidth - innerWidth")
             assert overflow <= 0, f"{view} is {overflow} pixels too wide"
         console.find("[data-view=transactions]").click()
+        until(lambda: console.shown("#view-transactions"))
         button = console.find("#hung-list button")
         assert width > 700 or button.size["height"] >= 44
         button.click()
