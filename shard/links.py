@@ -51,14 +51,16 @@ class Transport(Protocol):
 class Asked:
     """Something that was said, and is answered once."""
 
-    __slots__ = ("_answer", "_answered")
+    __slots__ = ("_answer", "_answered", "epoch")
 
     def __init__(self) -> None:
+        self.epoch: int | None = None
+        """In which epoch of the other shard it was answered."""
         self._answered = trio.Event()
         self._answer: Any = _NOTHING
 
-    def set(self, answer: Any) -> None:
-        self._answer = answer
+    def set(self, answer: Any, epoch: int | None) -> None:
+        self._answer, self.epoch = answer, epoch
         self._answered.set()
 
     def give_up(self) -> None:
@@ -171,7 +173,7 @@ class Links:
         answer, messages = self._speakers[shard].hear(message, trio.current_time())
         if answer is not None:
             key, body = answer
-            self._asked.pop((shard, key)).set(body)
+            self._asked.pop((shard, key)).set(body, self.epoch_of(shard))
         self._send(shard, messages)
         if self.epoch_of(shard) != before:
             hearing.welcomed(shard)

@@ -106,23 +106,34 @@ class RoutedParticipants:
         return SaidAll(epoch, {txid: each for txid, each in there.items() if each.logs})
 
     async def begin(self, message: Begin) -> Begun:
-        """See `Participants.begin`. Raises StorageFailure if the own shard refuses writes; others refuse their logs."""
+        """See `Participants.begin`. Raises StorageFailure if the own shard refuses writes; others refuse their logs.
+
+        A shard that is in a later epoch when all have answered is asked again: its owner may know nothing of what the
+        last one has begun, and was told what is undecided before the coordinator had this written down.
+        """
         logs = self._by_shard(message.logs)
         asked = self._ask({shard: Begin(message.txid, tuple(of)) for shard, of in logs.items() if shard is not None})
+        begun: dict[ShardNumber, Begun | Failed] = {}
         epochs: dict[LogId, LeaderEpoch] = {}
         refused: dict[LogId, str] = {}
         failed: list[LogId] = []
         if OWN in logs:
-            begun = await self._own.begin(Begin(message.txid, tuple(logs[OWN])))
-            epochs, refused = dict(begun.leader_epochs), dict(begun.refused)
-        for shard, answer in asked.items():
-            begun = await answer.answer()
-            if isinstance(begun, Failed):
-                refused |= dict.fromkeys(logs[shard], begun.reason)
+            own = await self._own.begin(Begin(message.txid, tuple(logs[OWN])))
+            epochs, refused = dict(own.leader_epochs), dict(own.refused)
+        answered: dict[ShardNumber, Asked] = {}
+        while asked:
+            for shard, answer in asked.items():
+                begun[shard] = await answer.answer()
+            answered |= asked
+            again = [shard for shard, answer in answered.items() if answer.epoch != self._links.epoch_of(shard)]
+            asked = self._ask({shard: Begin(message.txid, tuple(logs[shard])) for shard in again})
+        for shard, its in begun.items():
+            if isinstance(its, Failed):
+                refused |= dict.fromkeys(logs[shard], its.reason)
                 failed += logs[shard]
             else:
-                epochs |= begun.leader_epochs
-                refused |= begun.refused
+                epochs |= its.leader_epochs
+                refused |= its.refused
         return Begun(epochs, refused, failed)
 
     async def resume(self, message: Resume) -> Resumed:

@@ -178,7 +178,7 @@ def test_simulation_of_several_shards_without_faults_finds_nothing() -> None:
         ("not-said-to-the-next-start", "s.1", "process 2 has started, and does not serve after 60 s"),
         ("goes-on-while-it-holds", "s.9", "cut 1 has a part"),
         ("held-with-commits-under-way", "s.84", "cut 5 has a part"),
-        ("batch-apart-elsewhere", "s.25", "r0 sees a part of s1#7.8"),
+        ("batch-apart-elsewhere", "s.18", "r0 sees a part of s0#0.2"),
         ("lost-one-ends-after-the-next-has-begun", "s.79", "would end OpenInLog"),
         ("apply-number-skipped", "s.1", "is put in place of OpenInLog"),
         ("time-outs-by-the-wall-clock", "s.3", "no process has ended since, and its id is EMPTY"),
