@@ -117,8 +117,10 @@ async def test_commit_waits_no_longer_than_a_hold_for_a_taker_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody releases it; and what it is about to count would be thrown away."""
-    monkeypatch.setattr("shard.holding.DRAIN_S", 0.0)
     async with open_cluster(tmp_path / "run") as cluster:
+        cluster.way.keep_order()
+        await cut_of(cluster, 0)  # they have heard of each other: who has not is taken for one that started again
+        monkeypatch.setattr("shard.holding.DRAIN_S", 0.0)
         writer = await cluster.writer("t", 1)
         await writer.write({OWN: [b"1"], OTHER: [b"2"]})
         commits = cluster.running[ShardNumber(1)].shard._connections.commits
