@@ -32,14 +32,12 @@ class RefusedAppend(Enum):
 class Appended:
     """The batch is in the journal; the flush of one that has its offset is under way.
 
-    A plain batch is on disk and readable once the high watermark reaches `visible_at`. A transactional one has no
-    offset in a topic of journal mode, where the commit decides its place. In one of marker mode it has, and is answered
-    when the journal is on disk through `durable_at`: `Leaders.durable` waits for that.
+    A transactional batch has no offset in a topic of journal mode, where the commit decides its place. Any other batch
+    has one, and is kept for good when the journal is on disk through `durable_at`: `Partition.durable` waits for that.
     """
 
     base_offset: Offset | None
-    visible_at: Offset | None
-    durable_at: JournalPosition | None = None
+    durable_at: JournalPosition | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +45,7 @@ class DuplicateOf:
     """The batch was appended before: the original's result. The fields mean what `Appended`'s mean."""
 
     base_offset: Offset | None
-    visible_at: Offset | None
-    durable_at: JournalPosition | None = None
+    durable_at: JournalPosition | None
 
 
 class AbortRefusal(Enum):

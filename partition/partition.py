@@ -268,7 +268,7 @@ class Partition:
         An owner that was deposed, and does not know it, may have an earlier transaction of the producer open: the batch
         would go there, and the producer commit, with the present owner, a transaction without it.
         """
-        if self.journal.may_have_another_owner and outcome.visible_at is None and outcome.durable_at is None:
+        if self.journal.may_have_another_owner and outcome.durable_at is None:
             return replace(outcome, durable_at=self.state.folded_through)
         return outcome
 

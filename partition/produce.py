@@ -59,7 +59,7 @@ def plain(
         case producer_window.Refused(reason):
             return _REFUSALS[reason]
         case producer_window.DuplicateOf(base_offset, remembered):
-            return _first_result(base_offset, header) if remembered else RefusedAppend.DUPLICATE_FORGOTTEN
+            return _repeated(state, base_offset) if remembered else RefusedAppend.DUPLICATE_FORGOTTEN
         case producer_window.Accept():
             return PlainBatch(
                 base_offset=state.next_offset,
@@ -77,7 +77,7 @@ def transactional(state: PartitionState, header: BatchHeader, txid: TxId, mode: 
         case producer_window.Refused(reason):
             return _REFUSALS[reason]
         case producer_window.DuplicateOf(base_offset, remembered):
-            return _repeated_in_transaction(state, base_offset) if remembered else RefusedAppend.DUPLICATE_FORGOTTEN
+            return _repeated(state, base_offset) if remembered else RefusedAppend.DUPLICATE_FORGOTTEN
         case producer_window.Accept():
             return mode.batch(state, txid, header)
 
@@ -94,7 +94,7 @@ def outside(
         return RefusedAppend.FENCED
     match state.check_plain(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count):
         case producer_window.DuplicateOf(base_offset, remembered):
-            return _repeated_in_transaction(state, base_offset) if remembered else RefusedAppend.DUPLICATE_FORGOTTEN
+            return _repeated(state, base_offset) if remembered else RefusedAppend.DUPLICATE_FORGOTTEN
         case _:
             return RefusedAppend.MUST_ABORT if has_ended else RefusedAppend.NOT_IN_TRANSACTION
 
@@ -103,7 +103,7 @@ def answered_before(state: PartitionState, header: BatchHeader) -> DuplicateOf |
     """What a batch was answered the first time; None if the log does not remember it, or it has no offset yet."""
     decision = state.check_plain(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)
     if isinstance(decision, producer_window.DuplicateOf) and decision.base_offset is not None:
-        return _first_result(decision.base_offset, header)
+        return _repeated(state, decision.base_offset)
     return None
 
 
@@ -111,13 +111,11 @@ def appended(record: PlainBatch | TransactionalBatch | OpenBatch, *, through: Jo
     """What is answered once `record` is written, up to `through`.
 
     A batch that is held gets its offsets when it is placed, and durability is bought at the commit. One that is placed
-    is promised to be there, so it has to be on disk; nobody waits until it can be read, for it is not decided.
+    is promised to be there, so it has to be on disk.
     """
     if isinstance(record, TransactionalBatch):
         return Appended(None, None)
-    if isinstance(record, OpenBatch):
-        return Appended(record.base_offset, None, through)
-    return Appended(record.base_offset, Offset(record.base_offset + record.record_count))
+    return Appended(record.base_offset, through)
 
 
 def lowest_offset(state: PartitionState, txid: TxId, first_sequence: int) -> Offset | None:
@@ -137,10 +135,6 @@ def lowest_offset(state: PartitionState, txid: TxId, first_sequence: int) -> Off
     return None
 
 
-def _repeated_in_transaction(state: PartitionState, base_offset: Offset | None) -> DuplicateOf:
+def _repeated(state: PartitionState, base_offset: Offset | None) -> DuplicateOf:
     """The first one may not be on disk yet; where it ends is not remembered, but not after the journal's end."""
-    return DuplicateOf(base_offset, None, None if base_offset is None else state.folded_through)
-
-
-def _first_result(base_offset: Offset | None, header: BatchHeader) -> DuplicateOf:
-    return DuplicateOf(base_offset, None if base_offset is None else Offset(base_offset + header.record_count))
+    return DuplicateOf(base_offset, None if base_offset is None else state.folded_through)

@@ -23,7 +23,7 @@ TRIES = 60
 COMMITS = 20
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
-ACKS = pytest.mark.parametrize("acks", [0, 1])
+ACKS = pytest.mark.parametrize("acks", [0, 1, -1])
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def _produce(client: RawClient, topic: str, acks: int, timestamp_ms: int = 1) ->
         client.receive_metadata()  # answered after the record was taken, by the same broker
 
 
-# --- acks=0 and acks=1 ---------------------------------------------------------------------------
+# --- after each kind of answer --------------------------------------------------------------------
 
 
 @BOTH_MODES

@@ -114,9 +114,7 @@ class MemoryLeaders:
             self.visible_before_hold.setdefault(log, base)
         self.logs[log].append(bytes(batch))
         self._wake()
-        if header.transactional:
-            return Appended(base, None, durable_at=JournalPosition(base + header.record_count))
-        return Appended(base, Offset(base + header.record_count))
+        return Appended(base, durable_at=JournalPosition(base + header.record_count))
 
     def release(self) -> None:
         self.held = False

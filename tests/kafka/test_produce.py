@@ -16,7 +16,7 @@ from fairlog.kafka.api import Client, Deferred, HangUp
 from fairlog.kafka.errors import APPEND_REFUSALS, ErrorCode
 from fairlog.kafka.handlers import api_00_produce
 from fairlog.kafka.must_abort import must_abort_code
-from fairlog_types import Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
+from fairlog_types import JournalPosition, Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
 from partition.answers import DuplicateOf, RefusedAppend
 from shard.ends import OWN_WAIT_S
 from tests.datalog.batches import keyed_batch
@@ -132,7 +132,7 @@ async def test_batch_is_stamped_with_the_time_of_its_coming_if_the_topic_says_so
 async def test_batch_that_is_refused_or_was_there_has_no_append_time(ask, memory, batch):
     """The original's is not known any more."""
     memory.topics.create_now("t", configs={"message.timestamp.type": "LogAppendTime"})
-    memory.leaders.duplicate = DuplicateOf(Offset(0), Offset(0))
+    memory.leaders.duplicate = DuplicateOf(Offset(0), JournalPosition(0))
     assert only(await ask(PRODUCE, 9, **request(batch()))).log_append_time_ms == -1
     memory.leaders.refusal = RefusedAppend.OUT_OF_ORDER
     assert only(await ask(PRODUCE, 9, **request(batch()))).log_append_time_ms == -1
@@ -275,8 +275,8 @@ async def test_compacted_topic_refuses_what_it_could_not_compact(ask, memory, ba
     assert "readable" in answer.error_message
 
 
-async def test_acks_all_waits_until_the_batch_is_visible(ask, memory, batch, autojump_clock):
-    """With acks=all the answer comes when the batch can be read, not before; with acks=1 at once."""
+async def test_acks_all_waits_until_the_batch_is_on_disk(ask, memory, batch, autojump_clock):
+    """With acks=all the answer comes when the batch is on disk, not before; with acks=1 at once."""
     memory.topics.create_now("t")
     memory.leaders.held = True
     assert not isinstance((await ask.start(PRODUCE, 9, **request(batch(), acks=1))).answer, Deferred)
@@ -314,8 +314,8 @@ TIME_OUTS = pytest.mark.parametrize(
 async def test_acks_all_beyond_the_time_out_is_answered_as_timed_out(
     ask, memory, batch, autojump_clock, timeout_ms, waits_s
 ):
-    """A batch that does not become visible in time is REQUEST_TIMED_OUT: its effect is unknown. But a time-out is for
-    waiting on others: a short one does not cut off the wait for our own copy."""
+    """A batch that is not on disk in time is REQUEST_TIMED_OUT: its effect is unknown. But a time-out is for
+    waiting on others: a short one does not cut off the wait for our own disk."""
     memory.topics.create_now("t")
     memory.leaders.held = True
     before = trio.current_time()
@@ -399,7 +399,7 @@ async def test_batch_repeated_is_answered_with_the_originals_offset(ask, memory,
     """A duplicate gets the original's result, after the same wait."""
     memory.topics.create_now("t")
     await ask(PRODUCE, 9, **request(batch(records=9)))
-    memory.leaders.duplicate = DuplicateOf(Offset(4), Offset(9))
+    memory.leaders.duplicate = DuplicateOf(Offset(4), JournalPosition(9))
     answer = only(await ask(PRODUCE, 9, **request(batch(producer_id=5, epoch=0, sequence=0))))
     assert (answer.error_code, answer.base_offset) == (0, 4)
 

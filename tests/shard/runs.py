@@ -247,6 +247,18 @@ class Run:
         return await trio.to_thread.run_sync(read_committed, self.data_logs, logs)
 
 
+def base_of(outcome: Appended | DuplicateOf | RefusedAppend) -> Offset | None:
+    """The offset at which a batch was appended."""
+    assert isinstance(outcome, Appended), outcome
+    return outcome.base_offset
+
+
+def base_of_repeated(outcome: Appended | DuplicateOf | RefusedAppend) -> Offset | None:
+    """The offset at which a batch that was repeated had been appended."""
+    assert isinstance(outcome, DuplicateOf), outcome
+    return outcome.base_offset
+
+
 def _files(directory: Path) -> dict[Path, tuple[int, int, int]]:
     """What tells whether a file of `directory` was changed, renamed or made."""
     found: dict[Path, tuple[int, int, int]] = {}

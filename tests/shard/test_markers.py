@@ -37,7 +37,6 @@ async def written(run: Run, txid: TxId, log: LogId, *values: bytes, sequence: in
     appended = await run.write(txid, log, *values, sequence=sequence)
     assert isinstance(appended, Appended)
     assert appended.base_offset is not None
-    assert appended.visible_at is None
     assert appended.durable_at is not None
     await run[log].durable(appended.durable_at)
     return appended.base_offset
@@ -183,7 +182,7 @@ async def test_marker_batch_is_answered_when_it_is_on_disk_and_not_before(open_r
         assert through is not None
         assert await is_waiting(lambda: run[A].durable(through))
         repeated = await run.write(T0, A, b"v")
-        assert repeated == DuplicateOf(appended.base_offset, None, through)
+        assert repeated == DuplicateOf(appended.base_offset, through)
         run.disk.let_go()
         await run[A].durable(through)
         assert run[A].visibility.high_watermark == 0

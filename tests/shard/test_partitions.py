@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 from uuid import UUID
 
@@ -13,23 +14,25 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from coordinator.messages import Begin
+from copier import copier as copier_module
+from copier.apply import Copied, apply
 from fairlog_types import LogId, Offset, ProducerEpoch, StorageFailure
 from journal.journal import Fsync, Journal, JournalKind, NoFiles
 from journal.reopen import reopen
 from partition import partition as partition_module
-from partition.answers import Appended, DuplicateOf, RefusedAppend
+from partition.answers import Appended, RefusedAppend
 from partition.partition import Partition
 from partition.records import Start
 from shard import partitions as partitions_module
-from tests.shard.runs import JOURNALS, A, B, Run, is_waiting, transaction, wait_for_more
+from tests.shard.runs import JOURNALS, A, B, Run, base_of, base_of_repeated, is_waiting, transaction, wait_for_more
 
 
 async def test_leader_plain_batch_becomes_visible_at_its_offset(open_run) -> None:
     """A batch gets the next offset; when the high watermark has passed it, a reader finds it there."""
     async with open_run() as run:
         await run.start(A)
-        assert await run.plain(A, b"one", b"two") == Appended(Offset(0), Offset(2))
-        assert await run.plain(A, b"three") == Appended(Offset(2), Offset(3))
+        assert base_of(await run.plain(A, b"one", b"two")) == Offset(0)
+        assert base_of(await run.plain(A, b"three")) == Offset(2)
         await run[A].visibility.reach(Offset(3))
         assert run[A].visibility.high_watermark == 3
         assert await run.values(A) == [b"one", b"two", b"three"]
@@ -46,6 +49,35 @@ async def test_leader_plain_batch_is_not_visible_before_it_is_durable(open_run) 
         assert await is_waiting(lambda: run[A].visibility.reach(Offset(2)))
         assert await run.values(A) == [b"before"]
         run.disk.let_go()
+        await run[A].visibility.reach(Offset(2))
+
+
+async def test_plain_batch_is_kept_once_it_is_on_disk_and_does_not_wait_for_its_copy(
+    open_run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is when acks=all is answered; whoever wants to read the batch waits longer."""
+    may_copy = threading.Event()
+
+    def copy_later(*arguments: object) -> Copied:
+        may_copy.wait()
+        return apply(*arguments)  # type: ignore[arg-type]
+
+    async with open_run() as run:
+        await run.start(A)
+        await run.plain(A, b"so that the journal has its first segment")
+        await run.partitions.drain()
+        monkeypatch.setattr(copier_module, "apply", copy_later)
+        run.disk.hold()
+        appended = await run.plain(A, b"v")
+        assert isinstance(appended, Appended)
+        assert await is_waiting(lambda: run[A].durable(appended.durable_at))
+        run.disk.let_go()
+        try:
+            await run[A].durable(appended.durable_at)
+            assert run[A].visibility.high_watermark == 1
+            assert await is_waiting(lambda: run[A].visibility.reach(Offset(2)))
+        finally:
+            may_copy.set()
         await run[A].visibility.reach(Offset(2))
 
 
@@ -112,16 +144,16 @@ async def test_replica_without_room_sweeps_later(open_run, monkeypatch: pytest.M
         assert {line["event"] for line in lines} == {"there is no room to sweep what was deleted"}
         while run[A].has_remains:  # noqa: ASYNC110
             await trio.sleep(0.001)
-        assert await run.plain(A, b"w") == Appended(Offset(3), Offset(4))
+        assert base_of(await run.plain(A, b"w")) == Offset(3)
 
 
 async def test_leader_repeated_batch_is_answered_as_the_first_time(open_run) -> None:
     """An idempotent producer's repetition gets the original's offset and writes nothing."""
     async with open_run() as run:
         await run.start(A)
-        assert await run.plain(A, b"0", producer_id=7, epoch=0, sequence=0) == Appended(Offset(0), Offset(1))
-        assert await run.plain(A, b"1", producer_id=7, epoch=0, sequence=1) == Appended(Offset(1), Offset(2))
-        assert await run.plain(A, b"0", producer_id=7, epoch=0, sequence=0) == DuplicateOf(Offset(0), Offset(1))
+        assert base_of(await run.plain(A, b"0", producer_id=7, epoch=0, sequence=0)) == Offset(0)
+        assert base_of(await run.plain(A, b"1", producer_id=7, epoch=0, sequence=1)) == Offset(1)
+        assert base_of_repeated(await run.plain(A, b"0", producer_id=7, epoch=0, sequence=0)) == Offset(0)
         await run.partitions.drain()
         assert await run.values(A) == [b"0", b"1"]
 
@@ -159,7 +191,7 @@ async def test_leader_repeated_batch_after_a_failure_is_not_denied(open_run) -> 
         await run.plain(A, b"v", producer_id=3, epoch=0, sequence=0)
         run.partitions.refuse_writes("another file has failed")
         again = await run.plain(A, b"v", producer_id=3, epoch=0, sequence=0)
-        assert again == DuplicateOf(Offset(0), Offset(1))
+        assert base_of_repeated(again) == Offset(0)
         assert await run.plain(A, b"w", producer_id=3, epoch=0, sequence=1) is RefusedAppend.STORAGE
 
 
@@ -337,7 +369,7 @@ async def test_leader_of_a_log_made_anew_begins_empty(open_run) -> None:
         assert run[anew].visibility.high_watermark == 0
         refused = await run.plain(anew, b"goes on", producer_id=7, epoch=0, sequence=1)
         assert refused is RefusedAppend.UNKNOWN_PRODUCER
-        assert await run.plain(anew, b"new", producer_id=7, epoch=0, sequence=0) == Appended(Offset(0), Offset(1))
+        assert base_of(await run.plain(anew, b"new", producer_id=7, epoch=0, sequence=0)) == Offset(0)
         await run.partitions.drain()
         assert await run.values(anew) == [b"new"]
 

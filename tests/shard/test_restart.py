@@ -15,8 +15,8 @@ from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LeaderEp
 from journal.journal import Fsync, JournalKind
 from journal.segment import SEGMENT_HEADER_BYTES
 from journal.segment_file import begin_at
-from partition.answers import Appended, DuplicateOf, RefusedAppend
-from tests.shard.runs import DATA_LOGS, JOURNALS, A, B, Run, transaction
+from partition.answers import Appended, RefusedAppend
+from tests.shard.runs import DATA_LOGS, JOURNALS, A, B, Run, base_of_repeated, transaction
 
 T0, T1 = transaction(7), transaction(8)
 EXPECTED = {A: Expected(LeaderEpoch(1), 1), B: Expected(LeaderEpoch(1), 1)}
@@ -52,7 +52,7 @@ async def test_restart_keeps_plain_batches_and_what_their_producers_did(open_run
         assert await again.values(A) == [b"copied", b"not copied"]
         for sequence in (0, 1):
             repeated = await again.plain(A, b"again", producer_id=3, epoch=0, sequence=sequence)
-            assert repeated == DuplicateOf(Offset(sequence), Offset(sequence + 1))
+            assert base_of_repeated(repeated) == Offset(sequence)
         assert isinstance(await again.plain(A, b"next", producer_id=3, epoch=0, sequence=2), Appended)
 
 
@@ -302,7 +302,7 @@ async def test_restart_without_the_journals_undurable_tail_goes_on_at_the_mark(
             await again.start(A)
             assert await again.values(A) == expected
             repeated = await again.plain(A, b"w", producer_id=3, epoch=0, sequence=1)
-            assert repeated == DuplicateOf(Offset(1), Offset(2))
+            assert base_of_repeated(repeated) == Offset(1)
             await again.plain(A, b"next", producer_id=3, epoch=0, sequence=len(expected))
             crashed = again.crash(tmp_path / f"crashed behind {len(expected)}")
 

@@ -190,9 +190,7 @@ class Node:
                 return RefusedAppend.MUST_ABORT
         if isinstance(outcome, Appended | DuplicateOf):
             try:
-                if outcome.visible_at is not None:
-                    await self.partition(log).visibility.reach(outcome.visible_at)
-                elif outcome.durable_at is not None:
+                if outcome.durable_at is not None:
                     await self.partition(log).durable(outcome.durable_at)
             except StorageFailure as failure:
                 raise EffectUnknown(str(failure)) from failure

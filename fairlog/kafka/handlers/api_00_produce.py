@@ -5,17 +5,18 @@ Behaviour
   If the topic's message.timestamp.type is LogAppendTime, the batch is stamped with its time of arrival, which is also
   in the answer.
 - A topic that does not exist is created, if the node is configured so.
-- acks=all, plain: answered when the batch is on disk *and* readable, so that a client that reads its own write finds
-  it. acks=1: when it is in the journal; on a replicated log as with acks=all, since before that it is in memory alone.
-  acks=0: never; a refusal closes the connection, as in Kafka, so that the client
-  notices. If the wait for room or for the disk takes longer than the request's time-out and longer than 20 seconds, the
-  answer is REQUEST_TIMED_OUT: the effect is unknown. The time-out is meant for waiting on other replicas, and there are
-  none, so a short one does not cut off the wait for the node's own disk.
+- acks=all: answered when the batch is on disk. It can be read soon after; whoever asks for the log's end, or reads up
+  to it, waits for that (`shard.ends`), so a client finds its own write. acks=1: answered when the batch is in the
+  journal; on a replicated log as with acks=all, since before that it is in memory alone. acks=0: never; a refusal
+  closes the connection, as in Kafka, so that the client notices. If the wait for room or for the disk takes longer than
+  the request's time-out and longer than 20 seconds, the answer is REQUEST_TIMED_OUT: the effect is unknown. The
+  time-out is meant for waiting on other replicas, and there are none, so a short one does not cut off the wait for the
+  node's own disk.
 - Inside a transaction, journal mode: answered when it is in the journal, whatever acks says; the commit makes it
   durable. The batch's offset is not known until then. `unknown_base_offset` is answered instead, unless the topic's
   fairlog.transactional.offsets is lowest: then the answer is the smallest offset that the batch can still get.
 - Inside a transaction, marker mode: the batch has its offset, which is in the answer. acks=all waits for the disk, as a
-  replicated write does in Kafka. It does not wait until the batch is readable, which depends on the commit.
+  replicated write does in Kafka.
 - In a compacted topic the records are checked. If single records are the reason for a refusal, the answer names them,
   at most 1,000 in total; the whole batch is refused, as in Kafka.
 - A client above its quota is answered all the same, with a throttle time, and then not heard for as long
@@ -115,9 +116,7 @@ class _Result:
     to_blame: NotKeyed | None = None
     """The single records that caused the error, if any."""
     settled: Callable[[], Awaitable[None]] | None = None
-    """Returns once everything that must be readable, or on disk, before the answer is sent has become so. Raises
-    StorageFailure.
-    """
+    """Returns once everything that must be on disk before the answer is sent is there. Raises StorageFailure."""
 
     def fail(self, error: ErrorCode, message: str | None = None) -> _Result:
         self.error, self.message = error, message
@@ -320,9 +319,7 @@ def _accepted(
     result.base_offset = base_offset
     if acks == 1 and not partition.is_replicated:
         return result
-    if outcome.visible_at is not None:
-        result.settled = functools.partial(partition.visibility.reach, outcome.visible_at)
-    elif outcome.durable_at is not None:
+    if outcome.durable_at is not None:
         result.settled = functools.partial(partition.durable, outcome.durable_at)
     return result
 
@@ -379,7 +376,7 @@ async def _finish(
     if timeout.cancelled_caught:
         for result in waiting:
             if result.settled is not None:
-                result.fail(ErrorCode.REQUEST_TIMED_OUT, "the batch is written, but neither on disk nor readable yet")
+                result.fail(ErrorCode.REQUEST_TIMED_OUT, "the batch is written, but not on disk yet")
     return encode(context.writer(), context.version, results, throttle_ms)
 
 
