@@ -12,8 +12,9 @@ import trio
 
 import shard.participant
 from coordinator.messages import Applied
-from fairlog_types import LeaderEpoch, TxId
+from fairlog_types import JournalPosition, LeaderEpoch, TxId
 from partition import produce
+from partition.answers import Appended
 from partition.state import PartitionState
 from shard.participant import LocalApplication, LocalPreparation, Participant
 from shard.partitions import Partitions
@@ -36,6 +37,13 @@ def _starts_all_flushes_but_one(self: LocalPreparation) -> None:
 
 
 _REAL_START = LocalPreparation.start
+
+
+def _kept_at_once(record: Any, **_: object) -> Appended:
+    return _REAL_APPENDED(record, through=JournalPosition(0))
+
+
+_REAL_APPENDED = produce.appended
 
 
 def _any_epoch_may_write(opened: TxId | None, epoch: Any) -> Any:
@@ -137,6 +145,11 @@ MUTATIONS = (
         "committed-before-copy",
         "COMMITTED is written before the copy",
         patched(LocalApplication, "visible", _visible_at_once),
+    ),
+    Mutation(
+        "plain-answered-before-its-flush",
+        "a plain batch is answered before it is on disk",
+        patched(produce, "appended", _kept_at_once),
     ),
     Mutation(
         "zombie-writes",
