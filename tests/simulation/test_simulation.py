@@ -224,7 +224,7 @@ def test_simulation_of_several_nodes_finds_nothing() -> None:
         ("deletion-here-only", "r.5", "was answered to begin at"),
         ("start-passed", "r.5", "was answered to begin at"),
         ("deletion-not-flushed", "r.8", "was answered to begin at"),
-        ("copy-not-synced", "r.17", "stream-mark is damaged"),
+        ("copy-not-synced", "synced.32", "stream-mark is damaged"),
         ("mark-before-sync", "r.0", "but the stream goes on at"),
         ("trimmed-too-far", "r.0", "invariant M9: "),
         ("trimmed-before-what-was-read", "r.0", "invariant M9: "),
