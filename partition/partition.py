@@ -254,13 +254,24 @@ class Partition:
             if isinstance(decision, RefusedAppend):
                 return decision
             if isinstance(decision, DuplicateOf):
-                return self._once_accepted(decision)
+                return self._once_accepted(self._at_once_if_copied(decision, header))
             self.write(decision, data)
         except StorageFailure:
             # If it is in the journal already, "nothing was written" would be untrue.
-            return produce.answered_before(self.state, header) or RefusedAppend.STORAGE
+            repeated = produce.answered_before(self.state, header)
+            return RefusedAppend.STORAGE if repeated is None else self._at_once_if_copied(repeated, header)
         self._shard.appended.note(header)
         return self._once_accepted(produce.appended(decision, through=self.state.folded_through))
+
+    def _at_once_if_copied(self, repeated: DuplicateOf, header: BatchHeader) -> DuplicateOf:
+        """The result of a repeated batch, which waits for no flush if its first try is copied: only what is durable is.
+
+        Else a journal that has failed since would have a client take for lost what is kept.
+        """
+        base = repeated.base_offset
+        if base is None or base + header.record_count > self.visibility.high_watermark:
+            return repeated
+        return replace(repeated, durable_at=self.journal.durable)
 
     def _once_accepted(self, outcome: _Taken) -> _Taken:
         """The outcome, answered when the batch is accepted, if the journal is on a replicated log.

@@ -2,11 +2,11 @@
 
     request ─▶ where the journals say that the logs end ─▶ wait for the copy up to there ─▶ how far they can be read
 
-An answer is sent as soon as its record is in a journal (acks=1, a commit), so that only clients that want to see the
-record wait for the copy: they ask for an end. The leader knows at once the end of everything that is placed in its
-journal, and the copier gets there, usually within a millisecond or two. Open transactions are not placed, and no one
-waits for them: with a transaction open in marker mode, the end for readers of committed records stays where that
-transaction begins.
+An answer is sent as soon as its record is in a journal (acks=1), or on disk (acks=all, a commit), so that only clients
+that want to see the record wait for the copy: they ask for an end. The leader knows at once the end of everything that
+is placed in its journal, and the copier gets there, usually within a millisecond or two. Open transactions are not
+placed, and no one waits for them: with a transaction open in marker mode, the end for readers of committed records
+stays where that transaction begins.
 
 A transaction whose coordinator is in another shard may have been answered before its decision has come here. Until then
 it is in doubt: it is prepared, and so will be decided soon, whatever its client does. Its decision is waited for first.

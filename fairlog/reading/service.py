@@ -9,7 +9,7 @@
 - The wait ends when there is enough (`ReadPlan.is_enough`), when its time is over, or when others need the memory that
   is held meanwhile. A reader of committed records is not woken by what it may not read yet.
 - A position up to the end of what is placed in the journal is in range, and there is nothing there yet if it is after
-  what can be read: after an answer to acks=1 the copy may be a millisecond away. The ends that are answered are those
+  what can be read: after an answer the copy may be a millisecond away. The ends that are answered are those
   of all that is placed, too (invariant 13). Whoever has something to read does not wait for the copy of the rest.
 - Other tasks have their turns after each `STEP` logs: a client may ask for ten thousand.
 

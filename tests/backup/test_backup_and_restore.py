@@ -24,7 +24,7 @@ from tests.crash.harness import MIXED, make_topics, read_data_logs
 from tests.crash.history import History, Outcome
 from tests.crash.layout import Layout
 from tests.crash.load import Load
-from tests.node.nodes import TOPIC, Producer, produce, read, read_when
+from tests.node.nodes import TOPIC, Producer, produce, read, read_when, wait_for_the_copy
 from tests.shards import shard_in
 
 pytestmark = pytest.mark.slow
@@ -118,6 +118,7 @@ def test_node_from_a_backup_goes_on_densely_with_its_producers(
         assert client.produce(TOPIC, 0, data) == (raw.NONE, 2)
         old.begin()
         old.send(b"open")
+        wait_for_the_copy(node.address, TOPIC)
         back_up(node, tmp_path / "backup")
         # What follows is in no backup.
         assert old.end(commit=True) == raw.NONE
@@ -205,6 +206,7 @@ def test_topics_made_and_deleted_while_the_backup_is_made(
     node = new_node()
     node.start()
     produce(node, b"kept")
+    wait_for_the_copy(node.address, TOPIC)
     admin = AdminClient({"bootstrap.servers": node.address})
     admin.create_topics([NewTopic("doomed", 2, 1)])["doomed"].result(timeout=20)
     with RawClient(node.address) as client:
@@ -266,6 +268,7 @@ def test_restored_node_is_backed_up_and_restored_again(new_node: NewNode, restor
         produce(node, b"%d" % number)
         with RawClient(node.address) as client:
             given.append(client.init_producer_id(None).producer_id)
+        wait_for_the_copy(node.address, TOPIC)
         back_up(node, tmp_path / f"backup{number}")
         node.kill()
         node = restore(tmp_path / f"backup{number}")

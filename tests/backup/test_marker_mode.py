@@ -13,7 +13,7 @@ from tests.backup.conftest import NewNode, Restore, back_up
 from tests.clients import raw_client as raw
 from tests.clients.committed_readers import READERS
 from tests.clients.raw_client import RawClient
-from tests.node.nodes import TOPIC, Producer, produce
+from tests.node.nodes import TOPIC, Producer, produce, wait_for_the_copy
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +44,7 @@ def test_transaction_that_is_open_in_a_backup_is_aborted_by_the_start_from_it(
         done.send(b"aborted")
         assert done.end(commit=False) == raw.NONE
         produce(node, b"behind")
+        wait_for_the_copy(node.address, TOPIC)
         backup = tmp_path / "backup"
         back_up(node, backup)
         assert opened.end(commit=True) == raw.NONE

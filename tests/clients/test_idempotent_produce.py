@@ -33,10 +33,10 @@ def test_produce_idempotent_answers_each_record_with_its_offset(
     assert_topic_holds(node.address, topic, {p: [b"%d" % n for n in range(p, 100, 2)] for p in range(2)})
 
 
-def test_produce_answered_is_visible_at_once(
+def test_end_asked_after_an_answer_is_behind_the_record(
     node: NodeProcess, client: ClientKind, new_topic: Callable[..., str]
 ) -> None:
-    """Who reads its own write finds it: after the answer the high watermark covers the record."""
+    """Who reads its own write finds it: the question for the end waits for the copy."""
     topic = new_topic()
     with client.producer(node.address) as producer, Reader(node.address, topic, 1) as reader:
         for number in range(10):

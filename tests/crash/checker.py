@@ -117,6 +117,8 @@ class _Index:
     plain: Mapping[tuple[str, int], Sequence[_Place]]
     order: Mapping[int, Sequence[tuple[str, int]]]
     """(writer, transaction) of each transactional record of a partition, in order of reading."""
+    ends: Mapping[int, int]
+    """The offset behind the last record of each partition that has one."""
 
 
 def _index(logs: Logs) -> _Index:
@@ -135,7 +137,8 @@ def _index(logs: Logs) -> _Index:
                     plain[tag.writer, tag.number].append(place)
                 case None:
                     pass  # `_only_what_was_committed` names it
-    return _Index(transactional, plain, order)
+    ends = {partition: records[-1].offset + 1 for partition, records in logs.items() if records}
+    return _Index(transactional, plain, order, ends)
 
 
 def _only_what_was_committed(history: History, logs: Logs) -> Iterator[Violation]:
@@ -225,11 +228,14 @@ def _counts(transaction: Transaction) -> dict[int, int]:
 def _plain_where_answered(history: History, found: _Index, reading: Reading) -> Iterator[Violation]:
     """Invariant 5 for plain records: answered means there, at the offset that was answered.
 
-    At the crash one may still be on its way into the data logs: the journal has it.
+    At the crash one may still be on its way into the data logs: then it lies behind all that they hold.
     """
     for key, record in history.plain.items():
+        if record.outcome is not Outcome.DONE:
+            continue
         places = found.plain.get(key, ())
-        if record.outcome is not Outcome.DONE or (not places and reading is Reading.AT_CRASH):
+        assert record.offset is not None, "it was answered"
+        if reading is Reading.AT_CRASH and not places and record.offset >= found.ends.get(record.partition, 0):
             continue
         if not any(place.partition == record.partition and place.offset == record.offset for place in places):
             name = f"plain record {record.writer}/{record.number}"

@@ -62,6 +62,21 @@ def test_checker_answered_commit_may_be_missing_at_the_crash_only() -> None:
     assert {violation.invariant for violation in check(history, as_logs(logs), Reading.AT_REST)} == {5}
 
 
+def test_checker_answered_plain_record_may_be_missing_at_the_end_and_at_the_crash_only() -> None:
+    """It may be on its way into the data logs, but nothing overtakes it there."""
+    history = History.of(transactions=[FIRST, SECOND], plain=[PLAIN])
+    whole = {partition: [*FIRST.values(partition), *SECOND.values(partition)] for partition in range(2)}
+    assert PLAIN.partition == 1
+    assert PLAIN.offset == len(whole[1])
+    assert check(history, as_logs(whole), Reading.AT_CRASH) == []
+    assert {violation.invariant for violation in check(history, as_logs(whole), Reading.AT_REST)} == {5}
+    later = PlainRecord("p", 1, 1, Outcome.ASKED)
+    longer = as_logs(whole)
+    longer[1].append(Found(PLAIN.offset, later.value))
+    asked = History.of(transactions=[FIRST, SECOND], plain=[PLAIN, later])
+    assert {violation.invariant for violation in check(asked, longer, Reading.AT_CRASH)} == {5}
+
+
 def _with(partition: int, *values: bytes | None) -> dict[int, list[bytes | None]]:
     logs = sound()
     logs[partition] += values

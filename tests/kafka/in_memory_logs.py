@@ -78,6 +78,8 @@ class MemoryLeaders:
         """What an abort marker finds, in whatever log."""
         self.aborts: list[tuple[LogId, int, int, int]] = []
         """Abort markers asked for: log, producer id and epoch, coordinator epoch."""
+        self.on_disk = False
+        """Whether what is held is on disk, and only its copy is."""
         self.visible_before_hold: dict[LogId, Offset] = {}
         self.undecided: dict[LogId, Offset] = {}
         """Where the oldest open transaction of a log begins, of logs that have one."""
@@ -153,7 +155,8 @@ class MemoryLeaders:
             await self._moved.wait()
 
     async def durable(self, log: LogId, through: JournalPosition) -> None:
-        await self.visible(log, Offset(through))
+        if not self.on_disk:
+            await self.visible(log, Offset(through))
 
     def open_for_abort(
         self, log: LogId, producer_id: ProducerId, producer_epoch: ProducerEpoch, coordinator_epoch: int

@@ -294,6 +294,16 @@ async def test_acks_all_waits_until_the_batch_is_on_disk(ask, memory, batch, aut
     assert (answered[0].error_code, answered[0].base_offset) == (0, 1)
 
 
+async def test_acks_all_does_not_wait_for_the_copy(ask, memory, batch, autojump_clock):
+    """Whoever asks for the end does."""
+    memory.topics.create_now("t")
+    memory.leaders.held = memory.leaders.on_disk = True
+    answer = only(await ask(PRODUCE, 9, **request(batch(records=2))))
+    assert (answer.error_code, answer.base_offset) == (0, 0)
+    (log,) = memory.leaders.logs
+    assert memory.leaders.high_watermark(log) == 0
+
+
 async def test_acks_of_the_leader_on_a_replicated_log_are_those_of_all(ask, memory, batch):
     """Until the batch is accepted it is in memory alone, and void if another owner has begun."""
     memory.topics.create_now("t")

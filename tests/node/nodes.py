@@ -86,6 +86,13 @@ def read_when(node: NodeProcess, count: int, partition: int = 0) -> list[bytes |
     return found
 
 
+def wait_for_the_copy(address: str, topic: str, partitions: int = 1) -> None:
+    """Until all that was answered can be read from the files as well: whoever asks for an end waits for that."""
+    with RawClient(address) as client:
+        for partition in range(partitions):
+            assert client.list_offset(topic, partition, -1)[0] == raw.NONE
+
+
 def _read_what_is_there(node: NodeProcess, partition: int) -> tuple[list[bytes | None], int]:
     """The records that can be read now, asserted to be dense, and the high watermark that was told last."""
     found: list[tuple[int, bytes | None]] = []

@@ -16,6 +16,7 @@ from fairlog.cluster.interface import UnknownTopic
 from fairlog.local_reader import LocalReader, TopicsCut, UnknownPartition
 from fairlog_types import StorageFailure
 from scripts.node_process import NodeProcess
+from tests.node.nodes import wait_for_the_copy
 
 pytestmark = pytest.mark.slow
 
@@ -118,6 +119,7 @@ def test_topic_deleted_beside_an_open_reader_ends_with_its_cut(node: NodeProcess
     for number in range(50):
         producer.produce("debits", str(number), partition=0)
     assert producer.flush(15) == 0
+    wait_for_the_copy(node.address, "debits")
     with LocalReader.open(node.data_dir) as reader:
         with reader.cut() as cut:
             assert cut.topics() == ["credits", "debits"]
@@ -144,6 +146,7 @@ def test_reader_goes_on_over_a_restart_of_the_node(node: NodeProcess) -> None:
         for total in (1, 2, 3):
             producer.produce("debits", str(total), partition=0)
             assert producer.flush(15) == 0
+            wait_for_the_copy(node.address, "debits")
             with reader.cut() as cut:
                 values = [record.value for record in cut.records("debits", 0, 0)]
             assert values == [str(each).encode() for each in range(1, total + 1)]

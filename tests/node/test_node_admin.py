@@ -25,7 +25,7 @@ from scripts.node_process import NodeProcess
 from shard.partitions import Partitions
 from tests.clients import raw_client as raw
 from tests.clients.raw_client import RawClient, batch
-from tests.node.nodes import TOPIC, WAIT_S, Producer, produce, read, read_when, refusal, until
+from tests.node.nodes import TOPIC, WAIT_S, Producer, produce, read, read_when, refusal, until, wait_for_the_copy
 
 pytestmark = pytest.mark.slow
 
@@ -219,6 +219,7 @@ def test_topics_are_shown_with_their_ends_and_sizes(new_node: NewNode) -> None:
     """What is in the data log, and what the journal still holds."""
     node = start(new_node, FAIRLOG_TOPICS_PARTITIONS_DEFAULT="3")
     produce(node, b"x" * 1000, b"y", partition=2)
+    wait_for_the_copy(node.address, TOPIC, 3)
     (topic,) = call(node, "/api/topics")[1]["topics"]
     assert (topic["name"], len(topic["partitions"]), topic["records"]) == (TOPIC, 3, 2)
     assert topic["partitions"][2]["high_watermark"] == 2

@@ -59,7 +59,7 @@ async def test_plain_batch_is_kept_once_it_is_on_disk_and_does_not_wait_for_its_
     may_copy = threading.Event()
 
     def copy_later(*arguments: object) -> Copied:
-        may_copy.wait()
+        may_copy.wait(10)
         return apply(*arguments)  # type: ignore[arg-type]
 
     async with open_run() as run:
@@ -67,12 +67,12 @@ async def test_plain_batch_is_kept_once_it_is_on_disk_and_does_not_wait_for_its_
         await run.plain(A, b"so that the journal has its first segment")
         await run.partitions.drain()
         monkeypatch.setattr(copier_module, "apply", copy_later)
-        run.disk.hold()
-        appended = await run.plain(A, b"v")
-        assert isinstance(appended, Appended)
-        assert await is_waiting(lambda: run[A].durable(appended.durable_at))
-        run.disk.let_go()
         try:
+            run.disk.hold()
+            appended = await run.plain(A, b"v")
+            assert isinstance(appended, Appended)
+            assert await is_waiting(lambda: run[A].durable(appended.durable_at))
+            run.disk.let_go()
             await run[A].durable(appended.durable_at)
             assert run[A].visibility.high_watermark == 1
             assert await is_waiting(lambda: run[A].visibility.reach(Offset(2)))
@@ -182,6 +182,26 @@ async def test_leader_plain_batch_of_another_epoch_is_fenced_where_the_current_o
             assert refused is RefusedAppend.FENCED
         assert isinstance(await run.plain(A, b"v", producer_id=3, epoch=5, sequence=0), Appended)
         assert isinstance(await run.plain(A, b"v", producer_id=4, epoch=0, sequence=0), Appended)
+
+
+async def test_repeated_batch_waits_for_the_disk_as_its_first_try_does(open_run) -> None:
+    """Until it is copied: then it is on disk, whatever has happened to the journal since."""
+    async with open_run() as run:
+        await run.start(A)
+        await run.plain(A, b"v", producer_id=3, epoch=0, sequence=0)
+        await run.partitions.drain()
+        run.disk.hold()
+        await run.plain(A, b"w", producer_id=3, epoch=0, sequence=1)
+        repeated = await run.plain(A, b"w", producer_id=3, epoch=0, sequence=1)
+        assert base_of_repeated(repeated) == Offset(1)
+        assert await is_waiting(lambda: run[A].durable(repeated.durable_at))
+        run.disk.failing = str(A)
+        run.disk.let_go()
+        with pytest.raises(StorageFailure):
+            await run[A].durable(repeated.durable_at)
+        copied = await run.plain(A, b"v", producer_id=3, epoch=0, sequence=0)
+        assert base_of_repeated(copied) == Offset(0)
+        await run[A].durable(copied.durable_at)
 
 
 async def test_leader_repeated_batch_after_a_failure_is_not_denied(open_run) -> None:

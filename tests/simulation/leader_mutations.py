@@ -148,7 +148,7 @@ MUTATIONS = (
     ),
     Mutation(
         "plain-answered-before-its-flush",
-        "a plain batch is answered before it is on disk",
+        "a batch that has its offset is answered before it is on disk",
         patched(produce, "appended", _kept_at_once),
     ),
     Mutation(
