@@ -65,6 +65,11 @@ SMALL_BYTES = 64 * 2**10
 """Batches up to this do not wait for that, and have an eighth of the backlog to themselves: behind two hundred large
 ones that wait for room, a small one would wait for 200 MB."""
 
+OUTRUN_BYTES = 2 * 2**20
+"""Behind so much, a producer is answered when its batch is copied. Requests of 1 MB at full speed were answered faster
+than they were copied: what is copied late has left the processor's caches, and took 5 s of CPU for a GB instead of 3.
+"""
+
 RESTING_ITEMS_MAX = 4096
 """How many changes of state may rest in memory before they are copied for their own sake."""
 
@@ -272,6 +277,10 @@ class Copier:
         if backlog_bytes > most - most // 8:
             return True
         return backlog_bytes > BACKLOG_BYTES_SLOW and _age_s(self._backlog.ahead_since_s) > BACKLOG_S
+
+    def is_outrun(self) -> bool:
+        """Whether so much waits that producers should not go on before their batches are copied."""
+        return self._backlog.ahead_bytes > OUTRUN_BYTES
 
     @property
     def marks(self) -> Mapping[LogId, Mark]:

@@ -119,6 +119,8 @@ class ShardOfPartition(Protocol):
 
     async def room_in_copier(self, payload_bytes: int) -> None: ...
 
+    def is_copier_outrun(self) -> bool: ...
+
     def open_transaction_of(self, producer_id: ProducerId) -> TxId | None:
         """The transaction that the producer has open in this shard."""
         ...
@@ -446,6 +448,19 @@ class Partition:
             if not self.has_gone:  # else it was the deletion that closed the journal
                 self._shard.fail(failure)
                 raise
+
+    async def kept(self, outcome: Appended | DuplicateOf, record_count: int) -> None:
+        """Return once a batch may be answered that is to be kept: it is on disk.
+
+        If the copier is outrun, also once it is copied: its producer waits, and is no faster than the copy. Where that
+        has failed, the journal keeps the batch all the same. Returns if the log is gone. Raises StorageFailure if the
+        journal fails.
+        """
+        assert outcome.durable_at is not None, "nobody waits for it"
+        await self.durable(outcome.durable_at)
+        if outcome.base_offset is not None and self._shard.is_copier_outrun():
+            with suppress(StorageFailure):
+                await self.visibility.reach(Offset(outcome.base_offset + record_count))
 
     async def decided(self, txids: Collection[TxId]) -> bool:
         """Return once none of these is open here, or the log is gone. False: its shard has failed before that."""

@@ -91,6 +91,7 @@ class Partitions:
         )
         self.is_copier_behind = self._copier.is_behind
         self.room_in_copier = self._copier.room
+        self.is_copier_outrun = self._copier.is_outrun
         self._marks: dict[LogId, Mark] = {}
         """Of all logs, as the data logs had them at the start; handed on with what is recovered."""
         self._recovered: dict[LogId, list[Placed]] | None = {}

@@ -259,8 +259,9 @@ class MemoryPartition:
     ) -> Appended | DuplicateOf | RefusedAppend:
         return await self._leaders.append(self._log, data, header, came_in)
 
-    async def durable(self, through: JournalPosition) -> None:
-        await self._leaders.durable(self._log, through)
+    async def kept(self, outcome: Appended | DuplicateOf, record_count: int) -> None:
+        assert outcome.durable_at is not None
+        await self._leaders.durable(self._log, outcome.durable_at)
 
     def lowest_offset(self, header: BatchHeader) -> Offset | None:
         return self._leaders.lowest_offset(self._log, header)

@@ -81,6 +81,31 @@ async def test_plain_batch_is_kept_once_it_is_on_disk_and_does_not_wait_for_its_
         await run[A].visibility.reach(Offset(2))
 
 
+async def test_answer_waits_for_the_copy_while_the_copier_is_outrun(
+    open_run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a producer at full speed is no faster than the copy. A copy that fails keeps nobody waiting."""
+    may_copy = threading.Event()
+
+    def copy_later(*arguments: object) -> Copied:
+        may_copy.wait(10)
+        return apply(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(copier_module, "apply", copy_later)
+    async with open_run() as run:
+        await run.start(A)
+        try:
+            first = await run.plain(A, b"v")
+            assert isinstance(first, Appended)
+            await run[A].kept(first, 1)
+            monkeypatch.setattr(copier_module, "OUTRUN_BYTES", 0)
+            assert await is_waiting(lambda: run[A].kept(first, 1))
+            run[A].visibility.fail(StorageFailure("the data logs' disk has failed"))
+            await run[A].kept(first, 1)
+        finally:
+            may_copy.set()
+
+
 async def test_replica_begins_where_its_journal_says_and_sweeps_what_lies_before(
     open_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -191,7 +191,7 @@ class Node:
         if isinstance(outcome, Appended | DuplicateOf):
             try:
                 if outcome.durable_at is not None:
-                    await self.partition(log).durable(outcome.durable_at)
+                    await self.partition(log).kept(outcome, header.record_count)
             except StorageFailure as failure:
                 raise EffectUnknown(str(failure)) from failure
         return outcome

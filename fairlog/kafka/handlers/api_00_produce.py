@@ -5,13 +5,13 @@ Behaviour
   If the topic's message.timestamp.type is LogAppendTime, the batch is stamped with its time of arrival, which is also
   in the answer.
 - A topic that does not exist is created, if the node is configured so.
-- acks=all: answered when the batch is on disk. It can be read soon after; whoever asks for the log's end waits for that
-  (`shard.ends`), and a Fetch waits for it as long as it may, so a client finds its own write. acks=1: answered when the
-  batch is in the journal; on a replicated log as with acks=all, since before that it is in memory alone. acks=0: never;
-  a refusal closes the connection, as in Kafka, so that the client notices. If the wait for room or for the disk takes
-  longer than the request's time-out and longer than 20 seconds, the answer is REQUEST_TIMED_OUT: the effect is unknown.
-  The time-out is meant for waiting on other replicas, and there are none, so a short one does not cut off the wait for
-  the node's own disk.
+- acks=all: answered when the batch is on disk, and copied as well if the copier is outrun (`Partition.kept`). It can be
+  read soon after; whoever asks for the log's end waits for that (`shard.ends`), and a Fetch waits for it as long as it
+  may, so a client finds its own write. acks=1: answered when the batch is in the journal; on a replicated log as with
+  acks=all, since before that it is in memory alone. acks=0: never; a refusal closes the connection, as in Kafka, so
+  that the client notices. If the wait for room or for the disk takes longer than the request's time-out and longer than
+  20 seconds, the answer is REQUEST_TIMED_OUT: the effect is unknown. The time-out is meant for waiting on other
+  replicas, and there are none, so a short one does not cut off the wait for the node's own disk.
 - Inside a transaction, journal mode: answered when it is in the journal, whatever acks says; the commit makes it
   durable. The batch's offset is not known until then. `unknown_base_offset` is answered instead, unless the topic's
   fairlog.transactional.offsets is lowest: then the answer is the smallest offset that the batch can still get.
@@ -320,7 +320,7 @@ def _accepted(
     if acks == 1 and not partition.is_replicated:
         return result
     if outcome.durable_at is not None:
-        result.settled = functools.partial(partition.durable, outcome.durable_at)
+        result.settled = functools.partial(partition.kept, outcome, header.record_count)
     return result
 
 
