@@ -81,9 +81,7 @@ async def test_plain_batch_is_kept_once_it_is_on_disk_and_does_not_wait_for_its_
         await run[A].visibility.reach(Offset(2))
 
 
-async def test_answer_waits_for_the_copy_while_the_copier_is_outrun(
-    open_run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_answer_waits_for_the_copy_while_the_copier_is_outrun(open_run, monkeypatch: pytest.MonkeyPatch) -> None:
     """So a producer at full speed is no faster than the copy. A copy that fails keeps nobody waiting."""
     may_copy = threading.Event()
 
