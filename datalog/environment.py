@@ -2,7 +2,8 @@
 
     write() ──▶ LmdbWriter ──┐  one thread at a time        ┌──▶ read(), offset_for_timestamp(), …
                              ├──▶  data.mdb (copy on write) ─┤  any number of threads, each call one
-             commit or abort ┘                              └  read transaction: a consistent cut (invariant 7)
+             commit or abort ┘                              └  read transaction: a consistent cut (invariant 7);
+                                                               `lend` keeps it open for a moment
 
 LMDB is a B+tree whose pages are never changed in place: a commit writes new pages, waits for the disk, and then points
 the meta page at them. Readers hold no lock and see the state of the last commit when they begin.
@@ -28,7 +29,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -44,6 +45,7 @@ from datalog.interface import (
     Cleaned,
     DataLogWriter,
     EpochEnd,
+    Loan,
     Mark,
     OpenInLog,
     ReadAnswer,
@@ -56,6 +58,7 @@ from datalog.interface import (
 )
 from datalog.layout import LogRecord
 from datalog.lmdb_file import check_length
+from datalog.loans import COPIED_BYTES, LOANS_MAX, size_of, touch, with_copies
 from datalog.new_file import make_file
 from datalog.offset_entries import CommittedOffset, OffsetKey, decode_offset_entry
 from datalog.preallocation import make_room
@@ -104,7 +107,8 @@ class LmdbDataLogs:
         self._readers_lock = threading.Lock()
         self._readers_ended = threading.Condition(self._readers_lock)
         self._readers = 0
-        """Calls that are inside LMDB now; none begins after `_closed` is set."""
+        """Calls that are inside LMDB now, and loans; none begins after `_closed` is set."""
+        self._loans = 0
         self._closed = False
 
     @classmethod
@@ -193,7 +197,17 @@ class LmdbDataLogs:
     def read(self, requests: Sequence[ReadRequest], *, bytes_max: int) -> list[ReadAnswer]:
         with_handles = [(request, self._batches.get(request.log)) for request in requests]
         with self._reading("reading") as txn:
-            return reader.read_requests(txn, self._tables, with_handles, bytes_max)
+            return with_copies(reader.read_requests(txn, self._tables, with_handles, bytes_max))
+
+    def lend(self, requests: Sequence[ReadRequest], *, bytes_max: int) -> Loan:
+        with_handles = [(request, self._batches.get(request.log)) for request in requests]
+        with ExitStack() as lent:
+            txn = lent.enter_context(self._reading("reading"))
+            answers = reader.read_requests(txn, self._tables, with_handles, bytes_max)
+            if size_of(answers) <= COPIED_BYTES or not self._may_lend(lent):
+                return Loan(with_copies(answers))
+            touch(answers)
+            return Loan(answers, lent.pop_all().close)
 
     def mark(self, log: LogId) -> Mark | None:
         with self._reading("reading a mark") as txn:
@@ -373,6 +387,19 @@ class LmdbDataLogs:
                 # LMDB unmaps the file even if a thread still reads it, which would end the process.
                 self._readers_ended.wait_for(lambda: not self._readers)
             self._env.close()
+
+    def _may_lend(self, lent: ExitStack) -> bool:
+        """Whether one more loan may be given; if so, it counts until `lent` is closed."""
+        with self._readers_lock:
+            if self._loans == LOANS_MAX:
+                return False
+            self._loans += 1
+        lent.callback(self._given_back)
+        return True
+
+    def _given_back(self) -> None:
+        with self._readers_lock:
+            self._loans -= 1
 
     @contextmanager
     def _in_use(self) -> Generator[None]:

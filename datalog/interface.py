@@ -16,7 +16,7 @@ its last stable offset is its end.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -110,6 +110,10 @@ class ReadRequest(NamedTuple):
     """Stop at the last stable offset, and return the aborted transactions in the part that was read."""
 
 
+Batch = bytes | memoryview
+"""As stored."""
+
+
 class ReadResult(NamedTuple):
     """Batches in order; the first may begin before the requested offset. Empty at the log's end.
 
@@ -117,7 +121,7 @@ class ReadResult(NamedTuple):
     """
 
     log: LogId
-    batches: list[bytes]
+    batches: Sequence[Batch]
     next_offset: Offset
     """The high watermark, as of the moment of reading."""
     log_start_offset: Offset
@@ -146,6 +150,35 @@ class LogMissing:
 
 
 ReadAnswer = ReadResult | OffsetOutOfRange | LogMissing
+
+
+class Loan:
+    """Answers to read requests, whose batches may lie in the data logs' own memory: to be used until `end` only.
+
+    A view of a batch that is used later raises ValueError. A part of one that was made before shows whatever is there.
+    """
+
+    def __init__(self, answers: list[ReadAnswer], give_back: Callable[[], None] | None = None) -> None:
+        """Without `give_back` the batches are copies: nothing was lent."""
+        self.answers = answers
+        self._give_back = give_back
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is lent, or no longer."""
+        return self._give_back is None
+
+    def end(self) -> None:
+        """Nothing of it is used any more. May be called twice, and in any thread."""
+        give_back, self._give_back = self._give_back, None
+        if give_back is None:
+            return
+        for answer in self.answers:
+            if isinstance(answer, ReadResult):
+                for batch in answer.batches:
+                    if isinstance(batch, memoryview):
+                        batch.release()
+        give_back()
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,6 +427,10 @@ class DataLogs(Protocol):
         """
         ...
 
+    def lend(self, requests: Sequence[ReadRequest], *, bytes_max: int) -> Loan:
+        """The same; but large answers are lent and not copied (`datalog.loans`). The caller ends the loan, soon."""
+        ...
+
     def mark(self, log: LogId) -> Mark | None:
         """The copied-through mark, None if there is no such log."""
         ...
@@ -532,7 +569,7 @@ class DataLogs(Protocol):
         ...
 
     def close(self) -> None:
-        """Sync and close; may be called twice. Waits for reads in progress; later ones raise StorageFailure.
+        """Sync and close; may be called twice. Waits for reads in progress and for loans; later ones raise StorageFailure.
 
         No write block may be open, or be opened afterwards.
         """

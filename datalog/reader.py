@@ -1,8 +1,8 @@
 """Reads the data logs inside one LMDB read transaction.
 
-The functions here take a transaction that their caller has begun and will end before it returns (no read transaction
-outlives a call: an old one would keep LMDB from using pages again). LMDB returns views into its map; everything that
-leaves these functions has been copied out of it.
+The functions here take a transaction that their caller has begun, and will end soon: an old one keeps LMDB from using
+pages again. LMDB returns views into its map. What leaves these functions has been copied out of it, except for the
+batches of `read_requests`: these are views, and last as long as the transaction.
 
 A log's record is read in the same transaction as its batches. That makes every answer consistent with itself, and
 shows whether a handle that was found before the transaction began is still that log's (`drop`). The record says where
@@ -51,7 +51,10 @@ def read_requests(
     requests: Sequence[tuple[ReadRequest, Database | None]],
     bytes_max: int,
 ) -> list[ReadAnswer]:
-    """Implements `DataLogs.read`; each request comes with the handle of its log's batches, None if it has none."""
+    """Implements `DataLogs.read`; each request comes with the handle of its log's batches, None if it has none.
+
+    The batches are views.
+    """
     answers: list[ReadAnswer] = []
     left = bytes_max
     any_found = False
@@ -63,7 +66,7 @@ def read_requests(
         if not record.log_start <= request.offset <= record.next_offset:
             answers.append(OffsetOutOfRange(request.log, record.next_offset, record.log_start))
             continue
-        batches: list[bytes] = []
+        batches: list[memoryview] = []
         last_stable_offset = record.last_stable_offset
         end = last_stable_offset if request.committed_only else record.next_offset
         if request.offset < end:
@@ -83,9 +86,9 @@ def read_requests(
 
 def _read_batches(
     txn: Transaction, database: Database, offset: Offset, end: Offset, bytes_max: int, *, at_least_one: bool
-) -> tuple[list[bytes], int]:
+) -> tuple[list[memoryview], int]:
     """The batches from the one that contains `offset` up to `end`."""
-    batches: list[bytes] = []
+    batches: list[memoryview] = []
     size = 0
     stop = layout.batch_key(end)
     with txn.cursor(db=database) as cursor:
@@ -94,7 +97,7 @@ def _read_batches(
             batch = cursor.value()
             if size + len(batch) > bytes_max and (batches or not at_least_one):
                 break
-            batches.append(bytes(batch))
+            batches.append(batch)
             size += len(batch)
             found = size < bytes_max and cursor.next()
     return batches, size

@@ -36,7 +36,7 @@ from coordinator.sinks.messages import (
     SinkDescription,
     SinkRefused,
 )
-from datalog.interface import Bounds, EpochEnd, ReadAnswer, ReadRequest, TimestampOffset
+from datalog.interface import Bounds, EpochEnd, Loan, ReadRequest, TimestampOffset
 from fairlog.cluster.coordinators import shard_of_group, shard_of_transactional_id
 from fairlog.cluster.interface import BrokerAddress, ClusterStore, Topic
 from fairlog.config import Settings
@@ -124,7 +124,7 @@ class Topics(Protocol):
 class ReadDataLogs(Protocol):
     """What consumers read; `datalog.interface.DataLogs` says what each method promises."""
 
-    def read(self, requests: Sequence[ReadRequest], *, bytes_max: int) -> list[ReadAnswer]: ...
+    def lend(self, requests: Sequence[ReadRequest], *, bytes_max: int) -> Loan: ...
 
     def bounds(self, log: LogId) -> Bounds: ...
 

@@ -30,7 +30,7 @@ from coordinator.sinks.messages import (
     SinkRefusal,
     SinkRefused,
 )
-from datalog.interface import Bounds, EpochEnd, LogMissing, ReadAnswer, ReadRequest, TimestampOffset, UnknownLog
+from datalog.interface import Bounds, EpochEnd, Loan, LogMissing, ReadRequest, TimestampOffset, UnknownLog
 from fairlog.broker import Broker, Partitions, ReadDataLogs
 from fairlog.cluster.interface import ClusterStore, InvalidPartitions, InvalidTopic, Topic, UnknownTopic
 from fairlog.cluster.topic_rules import check_total_untrusted
@@ -158,8 +158,8 @@ class _NoPartitions:
 class _NoDataLogs:
     """Implements `fairlog.broker.ReadDataLogs`."""
 
-    def read(self, requests: Sequence[ReadRequest], *, bytes_max: int) -> list[ReadAnswer]:
-        return [LogMissing(request.log) for request in requests]
+    def lend(self, requests: Sequence[ReadRequest], *, bytes_max: int) -> Loan:
+        return Loan([LogMissing(request.log) for request in requests])
 
     def bounds(self, log: LogId) -> Bounds:
         raise UnknownLog(log)

@@ -1,13 +1,18 @@
-"""Sending without a turn of the event loop, as almost always the system takes what is sent at once; and in pieces,
-where what is sent is copied.
+"""Sending without a turn of the event loop, as almost always the system takes what is sent at once; and what of an
+answer is still to be sent.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+
+import trio
 
 from fairlog.edge.frames import Buffer
+
+_BUFFERS_PER_SEND = 512
+"""Below Linux's IOV_MAX of 1024."""
 
 
 def taken_at_once(fd: int, buffers: Sequence[Buffer]) -> int:
@@ -21,23 +26,45 @@ def taken_at_once(fd: int, buffers: Sequence[Buffer]) -> int:
         return 0
 
 
-def pieces(buffers: Sequence[Buffer], size: int) -> Iterator[Buffer]:
-    """The same bytes in pieces of at most so many: small buffers are joined, large ones are cut."""
-    pending: list[Buffer] = []
-    length = 0
-    for buffer in buffers:
-        view = memoryview(buffer)
-        while len(view) > size - length:
-            pending.append(view[: size - length])
-            view = view[size - length :]
-            yield _joined(pending)
-            pending, length = [], 0
-        if len(view):
-            pending.append(view)
-            length += len(view)
-    if pending:
-        yield _joined(pending)
+class Unsent:
+    """Buffers that are sent in order, without joining them all; the rest can be replaced by a copy at any moment."""
 
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        self.bytes_left = sum(map(len, buffers))
+        self._hold(buffers)
 
-def _joined(buffers: Sequence[Buffer]) -> Buffer:
-    return buffers[0] if len(buffers) == 1 else b"".join(buffers)
+    def first(self) -> Sequence[Buffer]:
+        """The first buffers that are left, as many as one call can send."""
+        return self._buffers[self._first : self._first + _BUFFERS_PER_SEND]
+
+    def sent(self, size: int) -> None:
+        """So many bytes of them are sent."""
+        self.bytes_left -= size
+        while size:
+            buffer = self._buffers[self._first]
+            if size < len(buffer):
+                self._buffers[self._first] = memoryview(buffer)[size:]
+                return
+            size -= len(buffer)
+            self._buffers[self._first] = b""
+            self._first += 1
+
+    def take(self, bytes_max: int) -> bytes:
+        """A copy of the next bytes, which are sent with it: all that are left, or `bytes_max`."""
+        taken: list[Buffer] = []
+        length = 0
+        while self.bytes_left and length < bytes_max:
+            part = memoryview(self._buffers[self._first])[: bytes_max - length]
+            taken.append(part)
+            length += len(part)
+            self.sent(len(part))
+        return b"".join(taken)
+
+    async def copy(self) -> None:
+        """Replace what is left by a copy, which is made in a thread. More may be sent meanwhile."""
+        copy = await trio.to_thread.run_sync(b"".join, self._buffers[self._first :])
+        self._hold([memoryview(copy)[len(copy) - self.bytes_left :]])
+
+    def _hold(self, buffers: Sequence[Buffer]) -> None:
+        self._buffers: list[Buffer] = [buffer for buffer in buffers if len(buffer)]
+        self._first = 0

@@ -9,14 +9,19 @@ When the budget is used up, answers are short (`SHORT_ANSWER_BYTES` of records, 
 that do not read theirs are disconnected (`fairlog.edge.memory_budget`): they do not delay the clients that read. Short
 answers overdraw the budget by `RESERVE_BYTES` at most. After that a Fetch waits, for the seconds that it takes to
 disconnect the others.
+
+Batches that are lent by the data logs count as well: they are copied if the client does not take them soon.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import trio
 
+from datalog.interface import Loan
+from datalog.loans import LOAN_S
 from fairlog.edge.memory_budget import BYTES_PER_S, PRESSED_S, MemoryBudget
 
 ANSWERS_BYTES_MAX = 512 << 20
@@ -70,6 +75,9 @@ class AnswerRoom:
         self._being_read = 0
         self._sent_from_s = 0.0
         self._cut: Callable[[], None] | None = None
+        self._loans: list[Loan] = []
+        self.repay_by_s = math.inf
+        """By trio's clock: when what is lent and not sent yet is to be copied."""
 
     @property
     def is_being_sent(self) -> bool:
@@ -113,6 +121,23 @@ class AnswerRoom:
         if self._budget.free + self._budget.being_read < 0:
             self._budget.hurry()
 
+    def borrow(self, loan: Loan) -> None:
+        """The answer has batches of it, until they are sent, or copied (`repay`)."""
+        self._loans.append(loan)
+        self.repay_by_s = min(self.repay_by_s, trio.current_time() + LOAN_S)
+
+    @property
+    def borrows(self) -> bool:
+        """Whether there is something to be repaid."""
+        return bool(self._loans)
+
+    def repay(self) -> None:
+        """Nothing that is lent is used any more."""
+        for loan in self._loans:
+            loan.end()
+        self._loans.clear()
+        self.repay_by_s = math.inf
+
     def waits(self, hurry: Callable[[], None]) -> None:
         """The answer is not sent yet. `hurry` is called if this takes long and others have no room."""
         if self._held:
@@ -134,6 +159,7 @@ class AnswerRoom:
         self._budget.turn_over(self)
         self._cut = None
         self._hold(0)
+        self.repay()
 
     def _hold(self, held: int) -> None:
         self._budget.being_read -= self._being_read

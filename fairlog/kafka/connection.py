@@ -38,9 +38,10 @@ storage.
 from __future__ import annotations
 
 import functools
+import math
 import struct
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import structlog
@@ -51,7 +52,7 @@ from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import FrameReader, OtherProtocol
 from fairlog.edge.hanging_up import HANG_UP_CHECK_S, has_hung_up, peer_socket
 from fairlog.edge.malformed import Malformed
-from fairlog.edge.sending import pieces, taken_at_once
+from fairlog.edge.sending import Unsent, taken_at_once
 from fairlog.kafka.answer_budget import SMALL_ANSWER_BYTES, AnswerBudget, AnswerRoom
 from fairlog.kafka.api import Answer, Client, Deferred, HangUp
 from fairlog.kafka.router import Router, Started
@@ -66,9 +67,6 @@ IN_FLIGHT_MAX = 16
 
 _JOIN_BYTES_MAX = 64 * 1024
 """Up to this size an answer is joined into one buffer: cheaper than a gather of many small ones."""
-
-_BUFFERS_PER_SEND = 512
-"""Below Linux's IOV_MAX of 1024."""
 
 _ELEMENTS_BYTES_MAX = 16 << 20
 """The size of the elements of a request as objects; there are at most `fairlog.kafka.wire.ELEMENTS_MAX`."""
@@ -411,11 +409,14 @@ class Connection:
         self._log_request(started, answer_bytes=length)
         parts = [_LENGTH.pack(length), *answer]
         if self._socket is None:
-            await self._send_through_stream(parts, room)
+            await self._send_through_stream(Unsent(parts), room)
         elif length <= _JOIN_BYTES_MAX:
-            await self._send_joined(self._socket, b"".join(parts))
+            data = b"".join(parts)
+            if room is not None:
+                room.repay()
+            await self._send_joined(self._socket, data)
         else:
-            await self._send_gathered(self._socket, parts, _LENGTH.size + length, room)
+            await self._send_gathered(self._socket, Unsent(parts), room)
 
     async def _send_joined(self, socket: trio.socket.SocketType, data: bytes) -> None:
         """Send one buffer."""
@@ -426,39 +427,51 @@ class Connection:
         if sent < len(data):
             await self._stream.send_all(data[sent:])
 
-    async def _send_through_stream(self, parts: Sequence[Buffer], room: AnswerRoom | None) -> None:
+    async def _send_through_stream(self, unsent: Unsent, room: AnswerRoom | None) -> None:
         """Send many buffers in pieces: TLS makes another copy of each, which waits until the client has read it."""
+        if room is None or not room.borrows:
+            await self._send_pieces(unsent, room)
+            return
+        broken: trio.BrokenResourceError | trio.ClosedResourceError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_repay_in_time, unsent, room)
+            try:
+                await self._send_pieces(unsent, room)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                broken = error  # and not in a group
+            nursery.cancel_scope.cancel()
+        if broken is not None:
+            raise broken
+
+    async def _send_pieces(self, unsent: Unsent, room: AnswerRoom | None) -> None:
         sent = 0
-        for piece in pieces(parts, ENCRYPTED_BYTES):
+        while unsent.bytes_left:
+            piece = unsent.take(ENCRYPTED_BYTES)
             await self._stream.send_all(piece)
             sent += len(piece)
             if room is not None:
                 room.sent(sent)
 
-    async def _send_gathered(
-        self, socket: trio.socket.SocketType, parts: Sequence[Buffer], size: int, room: AnswerRoom | None
-    ) -> None:
-        """Send many buffers, of `size` bytes in all, without joining them. Here, too, one attempt may do."""
-        pending = [part for part in parts if len(part)]
-        first = all_sent = 0
-        while all_sent < size:
-            buffers = pending[first : first + _BUFFERS_PER_SEND]
+    async def _send_gathered(self, socket: trio.socket.SocketType, unsent: Unsent, room: AnswerRoom | None) -> None:
+        """Send many buffers without joining them. Here, too, one attempt may do.
+
+        If the client does not take what is lent in time, the rest is copied.
+        """
+        all_sent = 0
+        while unsent.bytes_left:
+            buffers = unsent.first()
             try:
                 sent = 0 if all_sent else taken_at_once(socket.fileno(), buffers)
-                sent = sent or await socket.sendmsg(buffers)
+                with trio.move_on_at(math.inf if room is None else room.repay_by_s):
+                    sent = sent or await socket.sendmsg(buffers)
             except OSError as error:
                 raise trio.BrokenResourceError(str(error)) from error
+            if room is not None and not sent:
+                await _repay(unsent, room)
+            unsent.sent(sent)
             all_sent += sent
             if room is not None:
                 room.sent(all_sent)
-            while sent and all_sent < size:
-                part = pending[first]
-                if sent < len(part):
-                    pending[first] = memoryview(part)[sent:]
-                    break
-                sent -= len(part)
-                pending[first] = b""
-                first += 1
 
     def _log_request(self, started: Started, *, answer_bytes: int) -> None:
         self._log_debug(
@@ -482,3 +495,14 @@ class Connection:
             "software": f"{self._client.software_name} {self._client.software_version}".strip(),
             "connection": self._client.connection,
         }
+
+
+async def _repay_in_time(unsent: Unsent, room: AnswerRoom) -> None:
+    await trio.sleep_until(room.repay_by_s)
+    await _repay(unsent, room)
+
+
+async def _repay(unsent: Unsent, room: AnswerRoom) -> None:
+    """The client has not taken all that is lent in time: copy the rest."""
+    await unsent.copy()
+    room.repay()

@@ -1,6 +1,6 @@
 """One read of some logs: how much is read of which, within which limits, and when it is enough.
 
-    LogRead.lag ──▶ has it something to read? ──▶ ReadPlan.wanted, grant, requests ──▶ DataLogs.read ──▶ ReadPlan.take
+    LogRead.lag ──▶ has it something to read? ──▶ ReadPlan.wanted, grant, requests ──▶ DataLogs.lend ──▶ ReadPlan.take
                                                                                       ReadPlan.note, is_enough ◀──┘
 
 A `LogRead` is one log's part: where it is read, what was found, and how far the log can be read. The `ReadPlan` holds
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from datalog.batch import BadBatch, parse_stored_header
-from datalog.interface import AbortedTransaction, LogMissing, OffsetOutOfRange, ReadAnswer, ReadRequest
+from datalog.interface import AbortedTransaction, Batch, LogMissing, OffsetOutOfRange, ReadAnswer, ReadRequest
 from fairlog_types import CorruptStorage, LogId, Offset
 from partition.answers import PlacedEnd
 
@@ -40,8 +40,8 @@ class Problem(Enum):
     OUT_OF_RANGE = "the log does not have the offset"
 
 
-def _no_batches() -> list[bytes]:
-    """For each log of each read: `list[bytes]`, called, takes three times as long."""
+def _no_batches() -> list[Batch]:
+    """For each log of each read: `list[Batch]`, called, takes three times as long."""
     return []
 
 
@@ -64,7 +64,7 @@ class LogRead:
     last_stable: int = -1
     log_start: int = -1
     """These three are -1 until they are known."""
-    batches: list[bytes] = field(default_factory=_no_batches)
+    batches: list[Batch] = field(default_factory=_no_batches)
     aborted: dict[AbortedTransaction, None] = field(default_factory=_none_aborted)
     """A set in the order in which they ended."""
     problem: Problem | None = None

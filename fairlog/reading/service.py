@@ -5,7 +5,8 @@
         └──── something has moved ◀──── wait, unless that is enough ◀────────────────────────────┘
 
 - A reader at the end of its logs costs no worker thread: positions are compared with the readable ends first, and
-  one call in a thread reads all logs that are behind, in one read transaction.
+  one call in a thread reads all logs that are behind, in one read transaction. What is large is lent by the data logs,
+  until it is sent; if it has to wait for more, it is copied.
 - The wait ends when there is enough (`ReadPlan.is_enough`), when its time is over, or when others need the memory that
   is held meanwhile. A reader of committed records is not woken by what it may not read yet.
 - A position up to the end of what is placed in the journal is in range, and there is nothing there yet if it is after
@@ -26,6 +27,8 @@ from typing import Protocol, TypeVar
 
 import trio
 
+from datalog.interface import Loan
+from datalog.loans import copied
 from fairlog.broker import Broker, Partitions, ReadDataLogs
 from fairlog.reading.plan import LogRead, Problem, ReadPlan
 from fairlog.reading.watchlist import WatchedLog, Watchlist
@@ -51,6 +54,19 @@ class Room(Protocol):
 
     def keep(self, used: int) -> None:
         """The answer has become so long; what was taken beyond that is given back."""
+        ...
+
+    def borrow(self, loan: Loan) -> None:
+        """The answer has batches of it, which the room ends when they are sent, or will never be sent."""
+        ...
+
+    @property
+    def borrows(self) -> bool:
+        """Whether the answer has batches of a loan."""
+        ...
+
+    def repay(self) -> None:
+        """The answer has copies now: end all loans."""
         ...
 
     def waits(self, hurry: Callable[[], None]) -> None:
@@ -117,6 +133,11 @@ async def read(
             return None
         if waited_out or plan.is_enough(logs.size):
             break
+        if room.borrows:
+            await trio.to_thread.run_sync(_keep_copies, reads.values())
+            room.repay()
+            if not logs.is_current(turn):
+                return None
         waited_out = not logs.pending and await _wait(logs, room, long_poll)
         if not logs.is_current(turn):
             return None
@@ -155,12 +176,19 @@ async def _read_parts(data_logs: ReadDataLogs, parts: Sequence[LogRead], plan: R
     wanted = plan.wanted(parts)
     plan.grant(await room.take(wanted), wanted=wanted)
     requests, bytes_max = plan.requests(parts)
-    answers = await trio.to_thread.run_sync(functools.partial(data_logs.read, requests, bytes_max=bytes_max))
-    for at, (part, answer) in enumerate(zip(parts, answers, strict=True), 1):
+    loan = await trio.to_thread.run_sync(functools.partial(data_logs.lend, requests, bytes_max=bytes_max))
+    if not loan.is_over:
+        room.borrow(loan)
+    for at, (part, answer) in enumerate(zip(parts, loan.answers, strict=True), 1):
         plan.take(part, answer)
         if at % STEP == 0:
             await trio.lowlevel.checkpoint()
     room.keep(plan.bytes_read)
+
+
+def _keep_copies(parts: Iterable[LogRead]) -> None:
+    for part in parts:
+        part.batches = copied(part.batches)
 
 
 async def _wait(

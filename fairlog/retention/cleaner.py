@@ -403,7 +403,7 @@ class _Stream:
         aborted = AbortedRanges(answer.aborted)
         for batch in answer.batches:
             header = parse_stored_header(batch)
-            self._ahead.append(_Found(batch, header, aborted.contain(header)))
+            self._ahead.append(_Found(bytes(batch), header, aborted.contain(header)))
         self._at = Offset(self._ahead[-1].header.last_offset + 1)
         return True
 

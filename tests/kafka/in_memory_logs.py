@@ -14,6 +14,7 @@ from datalog.interface import (
     AbortedTransaction,
     Bounds,
     EpochEnd,
+    Loan,
     LogMissing,
     OffsetOutOfRange,
     ReadAnswer,
@@ -316,8 +317,10 @@ class MemoryDataLogs:
         """While set, the data logs already hold what the leaders have not announced."""
         self.damaged = False
         """While set, what is read of a batch is too short to be one."""
+        self.loans = 0
+        """That are not ended. All batches are lent, however small the answer is."""
 
-    def read(self, requests: Sequence[ReadRequest], *, bytes_max: int) -> list[ReadAnswer]:
+    def lend(self, requests: Sequence[ReadRequest], *, bytes_max: int) -> Loan:
         self.reads += 1
         answers: list[ReadAnswer] = []
         left = bytes_max
@@ -343,8 +346,14 @@ class MemoryDataLogs:
                 taken.append(batch[:7] if self.damaged else batch)
             left -= sum(map(len, taken))
             aborted = tuple(self._leaders.aborted.get(request.log, ())) if request.committed_only and taken else ()
-            answers.append(ReadResult(request.log, taken, end, start, stable, aborted))
-        return answers
+            views = [memoryview(batch) for batch in taken]
+            answers.append(ReadResult(request.log, views, end, start, stable, aborted))
+        self.loans += 1
+
+        def ended() -> None:
+            self.loans -= 1
+
+        return Loan(answers, ended)
 
     def bounds(self, log: LogId) -> Bounds:
         if log not in self._leaders.logs:

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 import trio
 
+from datalog.interface import Loan
 from fairlog.reading import service
 from fairlog.reading.plan import LogRead, Problem, ReadPlan
 from fairlog.reading.watchlist import WatchedLog, Watchlist
@@ -32,6 +33,7 @@ class FreeRoom:
         self.most = most
         self.kept: list[int] = []
         self.hurry: Callable[[], None] | None = None
+        self.loans: list[Loan] = []
 
     async def take(self, wanted: int) -> int:
         await trio.lowlevel.checkpoint()
@@ -39,6 +41,17 @@ class FreeRoom:
 
     def keep(self, used: int) -> None:
         self.kept.append(used)
+
+    def borrow(self, loan: Loan) -> None:
+        self.loans.append(loan)
+
+    @property
+    def borrows(self) -> bool:
+        return not all(loan.is_over for loan in self.loans)
+
+    def repay(self) -> None:
+        for loan in self.loans:
+            loan.end()
 
     def waits(self, hurry: Callable[[], None]) -> None:
         self.hurry = hurry
@@ -89,9 +102,9 @@ def memory() -> Memory:
 def clock(autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch) -> trio.abc.Clock:
     """A clock that jumps when all wait. It knows of no thread, so the data logs are read in the event loop."""
 
-    async def run_sync(read: Callable[[], object]) -> object:
+    async def run_sync(do: Callable[..., object], *arguments: object) -> object:
         await trio.lowlevel.checkpoint()
-        return read()
+        return do(*arguments)
 
     monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
     return autojump_clock
@@ -171,18 +184,40 @@ async def test_records_that_come_while_the_thread_reads_are_read_without_a_wait(
 ) -> None:
     """It is too late to watch the log for them: it is looked at again."""
     fill(0)
-    read = memory.data_logs.read
+    lend = memory.data_logs.lend
 
     def read_and_append(*arguments: object, **more: object) -> object:
-        answers = read(*arguments, **more)
+        loan = lend(*arguments, **more)
         if memory.data_logs.reads == 1:
             fill(0)
-        return answers
+        return loan
 
-    monkeypatch.setattr(memory.data_logs, "read", read_and_append)
+    monkeypatch.setattr(memory.data_logs, "lend", read_and_append)
     before = trio.current_time()
     assert len((await Reader(memory, {0: 0}).read(bytes_min=150))[0].batches) == 2
     assert trio.current_time() == before
+
+
+async def test_records_that_wait_for_more_are_copied(
+    memory: Memory, fill: Callable[..., None], nursery: trio.Nursery, clock: trio.abc.Clock
+) -> None:
+    """A loan lasts as long as it takes to send what is lent, and not until there is enough."""
+    fill(0)
+    reader = Reader(memory, {0: 0})
+    lent: list[int] = []
+
+    @nursery.start_soon
+    async def move_later() -> None:
+        await trio.sleep(0.1)
+        lent.append(memory.data_logs.loans)
+        fill(0)
+
+    part = (await reader.read(bytes_min=150))[0]
+    assert lent == [0]
+    assert [type(batch) for batch in part.batches] == [bytes, memoryview]
+    assert b"".join(part.batches) == b"".join(memory.leaders.logs[memory.log("t", 0)])
+    reader.room.repay()
+    assert memory.data_logs.loans == 0
 
 
 async def test_full_log_that_moves_is_not_counted_twice(
@@ -285,14 +320,14 @@ async def test_turn_that_ends_while_its_thread_reads_touches_the_list_no_more(
     fill(0)
     reader = Reader(memory, {0: 0})
     reads, goes_on = trio.Event(), threading.Event()
-    read = memory.data_logs.read
+    lend = memory.data_logs.lend
 
     def slow(*arguments: object, **more: object) -> object:
         trio.from_thread.run_sync(reads.set)
         goes_on.wait()
-        return read(*arguments, **more)
+        return lend(*arguments, **more)
 
-    monkeypatch.setattr(memory.data_logs, "read", slow)
+    monkeypatch.setattr(memory.data_logs, "lend", slow)
     found: list[object] = []
 
     @nursery.start_soon
