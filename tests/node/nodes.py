@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from copier.copier import OUTRUN_BYTES
 from scripts.node_process import NodeProcess
 from tests.clients import raw_client as raw
 from tests.clients.raw_client import RawClient, batch, records_of
@@ -106,6 +107,13 @@ def _read_what_is_there(node: NodeProcess, partition: int) -> tuple[list[bytes |
                 break
     assert [offset for offset, _ in found] == list(range(len(found)))
     return [value for _, value in found], row.high_watermark
+
+
+def assert_all_but_the_last(found: Sequence[bytes | None], answered: Sequence[bytes]) -> None:
+    """What waited for its copy when that stopped is missing, until the restart."""
+    assert found == answered[: len(found)]
+    missing = answered[len(found) :]
+    assert sum(map(len, missing)) <= OUTRUN_BYTES + len(max(missing, default=b""))
 
 
 class Producer:

@@ -25,6 +25,7 @@ from tests.node.nodes import (
     refusal,
     segments,
     until,
+    wait_for_the_copy,
 )
 from tests.shards import shard_in
 
@@ -227,6 +228,7 @@ def test_loss_of_power_without_fsync_keeps_what_was_copied(new_node: NewNode, fs
     node.start()
     produce(node, b"one", b"two")
     (segment,) = until(lambda: segments(journal(node)))  # its first flush gives it its name, beside the answers
+    wait_for_the_copy(node.address, TOPIC)
     node.kill()
     pretend_reboot(node)
     cut_to_header(segment)

@@ -23,6 +23,7 @@ from tests.node.nodes import (
     TOPIC,
     WAIT_S,
     Producer,
+    assert_all_but_the_last,
     assert_holds_answered,
     assert_writes_are_refused,
     journal,
@@ -222,14 +223,14 @@ def test_full_map_refuses_writes_until_a_restart_with_a_larger_one(new_node: New
     node = new_node(FAIRLOG_DATALOG_MAP_BYTES=str(16 * 2**20))
     node.start()
     answered, doubtful, code = produce_until_refused(node, value_bytes=900_000)
-    assert code == REQUEST_TIMED_OUT
+    assert code in {KAFKA_STORAGE_ERROR, REQUEST_TIMED_OUT}
     assert_writes_are_refused(node)
-    assert read_when(node, len(answered)) == answered
+    assert_all_but_the_last(read_when(node, 0), answered)
     assert "map is full" in node.log_tail()
     node.environment["FAIRLOG_DATALOG_MAP_BYTES"] = str(64 * 2**20)
     restart_healed(node)
-    # It was in the journal, on disk: "effect unknown" has turned out to be an effect.
-    assert read(node) == [*answered, doubtful, b"and on"]
+    # If it was in the journal, "effect unknown" has turned out to be an effect.
+    assert read(node) == [*answered, *([doubtful] if code == REQUEST_TIMED_OUT else []), b"and on"]
 
 
 def test_full_map_holds_back_a_commit_and_does_not_lose_it(new_node: NewNode) -> None:
@@ -275,7 +276,7 @@ def test_full_disk_refuses_writes_until_space_returns_and_a_restart(new_node: Ne
     answered, doubtful, _code = produce_until_refused(node, value_bytes=200_000)
     answered = [b"plain", b"committed", *answered]
     assert_writes_are_refused(node)
-    assert read_when(node, len(answered)) == answered
+    assert_all_but_the_last(read_when(node, 2), answered)
     ballast.unlink()
     assert_writes_are_refused(node)
     restart_healed(node)
