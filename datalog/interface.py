@@ -569,7 +569,7 @@ class DataLogs(Protocol):
         ...
 
     def close(self) -> None:
-        """Sync and close; may be called twice. Waits for reads in progress and for loans; later ones raise StorageFailure.
+        """Sync and close; may be called twice. Waits for reads in progress and loans; later ones raise StorageFailure.
 
         No write block may be open, or be opened afterwards.
         """

@@ -130,7 +130,7 @@ def why_not_keyed_untrusted(batch: Buffer) -> NotKeyed | None:
 def _records(header: BatchHeader, data: bytes) -> list[KeyedRecord]:
     """All records, with their fields checked as far as the value's length. Raises UnreadableRecords, IndexError.
 
-    This is compaction's inner loop: numbers of one byte, which are the most frequent, are read without a call.
+    This is compaction's inner loop: numbers of one or two bytes, which almost all are, are read without a call.
     """
     records: list[KeyedRecord] = []
     base_offset, last_delta, size = header.base_offset, header.last_offset_delta, len(data)
@@ -138,7 +138,13 @@ def _records(header: BatchHeader, data: bytes) -> list[KeyedRecord]:
     at, delta_before = 0, -1
     for _ in range(header.record_count):
         start = at
-        length, at = read_varint(data, at)
+        number = data[at]
+        if number < 0x80:
+            length, at = (number >> 1) ^ -(number & 1), at + 1
+        elif (more := data[at + 1]) < 0x80:
+            length, at = ((number & 0x7F | more << 7) >> 1) ^ -(number & 1), at + 2
+        else:
+            length, at = read_varint(data, at)
         end = at + length
         if length < 1 or end > size:
             raise UnreadableRecords(f"a record of {length} bytes, {size - at} are left")
@@ -146,11 +152,15 @@ def _records(header: BatchHeader, data: bytes) -> list[KeyedRecord]:
         number = data[at]
         if number < 0x80:
             timestamp_delta, at = (number >> 1) ^ -(number & 1), at + 1
+        elif (more := data[at + 1]) < 0x80:
+            timestamp_delta, at = ((number & 0x7F | more << 7) >> 1) ^ -(number & 1), at + 2
         else:
             timestamp_delta, at = read_varint(data, at)
         number = data[at]
         if number < 0x80:
             offset_delta, at = (number >> 1) ^ -(number & 1), at + 1
+        elif (more := data[at + 1]) < 0x80:
+            offset_delta, at = ((number & 0x7F | more << 7) >> 1) ^ -(number & 1), at + 2
         else:
             offset_delta, at = read_varint(data, at)
         if not delta_before < offset_delta <= last_delta:
@@ -161,13 +171,21 @@ def _records(header: BatchHeader, data: bytes) -> list[KeyedRecord]:
         number = data[at]
         if number < 0x80:
             key_bytes, at = (number >> 1) ^ -(number & 1), at + 1
+        elif (more := data[at + 1]) < 0x80:
+            key_bytes, at = ((number & 0x7F | more << 7) >> 1) ^ -(number & 1), at + 2
         else:
             key_bytes, at = read_varint(data, at)
         key = None
         if key_bytes >= 0:
             key = data[at : at + key_bytes]
             at += key_bytes
-        value_bytes, at = read_varint(data, at)
+        number = data[at]
+        if number < 0x80:
+            value_bytes, at = (number >> 1) ^ -(number & 1), at + 1
+        elif (more := data[at + 1]) < 0x80:
+            value_bytes, at = ((number & 0x7F | more << 7) >> 1) ^ -(number & 1), at + 2
+        else:
+            value_bytes, at = read_varint(data, at)
         if at + max(value_bytes, 0) > end:
             raise UnreadableRecords(f"a key of {key_bytes} and a value of {value_bytes} bytes exceed their record")
         fields = base_offset + offset_delta, timestamp_delta, key, value_bytes < 0, start, end

@@ -55,7 +55,6 @@ from fairlog.retention.cleaning import (
     Rules,
     history_after,
     is_young,
-    left_of,
     matured,
     why_due,
 )
@@ -263,7 +262,7 @@ class LogCleaner:
         """What stays of a batch of committed records, None if nothing, and how many of them go."""
         try:
             opened = open_batch(found.batch)
-            left = left_of(opened.records, sweep.keys, tombstones_before=sweep.tombstones_before)
+            left = sweep.keys.left_of(opened.records, tombstones_before=sweep.tombstones_before)
             changed: bytes | bytearray | None = found.batch
             removed = len(opened.records) - len(left)
             if not left:

@@ -18,7 +18,8 @@ had that long to reach the tombstone. When a cleaning has ended, no older record
 mark (`Cleaning`: offset and time) for later cleanings. A cleaning removes tombstones before the largest offset whose
 mark is old enough. A batch that could not be cleaned holds the marks back: they never go past it.
 
-Keys are kept as hashes of 16 bytes, salted, so that no client can make two keys look alike.
+Keys of 16 bytes or more are kept as hashes of 16 bytes, salted, so that no client can make two keys look alike. Shorter
+ones are kept as they are.
 
 Pure: no I/O; the clock and the salt come in as arguments.
 
@@ -37,6 +38,7 @@ from datalog.keyed import KeyedRecord
 from fairlog_types import Offset
 
 SALT_BYTES = 16
+_HASH_BYTES = 16
 KEY_MEMORY_BYTES = 200
 """What a noted key takes: measured on CPython 3.11, the dictionary's growth included."""
 
@@ -107,35 +109,32 @@ class Keys:
 
         Raises KeysExceeded. Then some of them are noted; that does no harm, for they are there.
         """
-        last, salt = self._last, self._salt
-        if len(last) + len(records) <= self._keys_max:
-            for record in records:
-                if record.key is not None:
-                    last[blake2b(record.key, digest_size=16, salt=salt).digest()] = record.offset
-            return
+        last, hashed = self._last, self._hashed
+        has_room = len(last) + len(records) <= self._keys_max
         for record in records:
-            if record.key is not None:
-                digest = blake2b(record.key, digest_size=16, salt=salt).digest()
-                if len(last) >= self._keys_max and digest not in last:
+            key = record.key
+            if key is not None:
+                if len(key) >= _HASH_BYTES:
+                    key = hashed(key)
+                if not has_room and len(last) >= self._keys_max and key not in last:
                     raise KeysExceeded
-                last[digest] = record.offset
+                last[key] = record.offset
 
-    def is_superseded(self, record: KeyedRecord) -> bool:
-        """Whether a later record of its key was noted."""
-        if record.key is None:
-            return False
-        found = self._last.get(blake2b(record.key, digest_size=16, salt=self._salt).digest())
-        return found is not None and found > record.offset
+    def left_of(self, records: Sequence[KeyedRecord], *, tombstones_before: Offset) -> list[KeyedRecord]:
+        """The records of a batch that stay: a later one of the key is not noted."""
+        noted, hashed = self._last.get, self._hashed
+        return [
+            record
+            for record in records
+            if (key := record.key) is None
+            or not (
+                noted(key if len(key) < _HASH_BYTES else hashed(key), -1) > record.offset
+                or (record.tombstone and record.offset < tombstones_before)
+            )
+        ]
 
-
-def left_of(records: Sequence[KeyedRecord], keys: Keys, *, tombstones_before: Offset) -> list[KeyedRecord]:
-    """The records of a batch that stay."""
-    return [
-        record
-        for record in records
-        if record.key is None
-        or not (keys.is_superseded(record) or (record.tombstone and record.offset < tombstones_before))
-    ]
+    def _hashed(self, key: bytes) -> bytes:
+        return blake2b(key, digest_size=_HASH_BYTES, salt=self._salt).digest()
 
 
 def matured(
