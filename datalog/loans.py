@@ -3,10 +3,10 @@
     lend ──▶ Loan: answers whose batches are views ──┬─ all sent ──▶ end
                                                      └─ LOAN_S is over ──▶ the rest is copied ──▶ end
 
-A copy of a batch takes four times as long as sending it does: it needs fresh memory, which the system has to clear. So
-more than `COPIED_BYTES` are lent. A loan is a read transaction of LMDB that stays open. Meanwhile LMDB does not use
-pages again that are freed, and the file grows instead. So whoever has a loan ends it after `LOAN_S`. There are
-`LOANS_MAX` at most, because each has a place in LMDB's table of readers; beyond them batches are copied.
+Large answers are sent from LMDB's map without a copy: more than `COPIED_BYTES` are lent. A loan is a read transaction
+of LMDB that stays open. Meanwhile LMDB does not use pages again that are freed, and the file grows instead. So whoever
+has a loan ends it after `LOAN_S`. There are `LOANS_MAX` at most, because each has a place in LMDB's table of readers;
+beyond them batches are copied.
 
 The pages are touched before a loan is given, in the thread that reads, so that whoever sends them does not wait for the
 disk.
@@ -26,9 +26,8 @@ LOAN_S = 0.1
 LOANS_MAX = 256
 """Of one environment, in whose table of readers are 1,024 places."""
 
-COPIED_BYTES = 64 << 10
-"""So much is copied: the memory is still there from the last time, and other tasks do not wait for a read transaction
-to end."""
+COPIED_BYTES = 256 << 10
+"""So much is copied, which costs no more than a loan does."""
 
 _PAGE_BYTES = 4096
 

@@ -63,6 +63,10 @@ _KEEPALIVE = (
 connections of a client that loses its line again and again could use up all connections.
 """
 
+_UNSENT_IN_SYSTEM = (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 0)
+"""As much as the system likes. trio allows 16 KB of what TCP has not sent yet, so that a large answer goes out in 15
+pieces, each with a turn of the event loop."""
+
 
 _REASONS = {
     ReachedLimit.LISTENER: "the listener has as many as requests.connections_max_by_listener allows",
@@ -201,7 +205,7 @@ class Server:
                 log.info("connections are taken again", refused=refused, connections_max=connections_max, **more)
             self._refused = 0
         # trio sets TCP_NODELAY on every stream.
-        for level, option, value in _KEEPALIVE:
+        for level, option, value in (*_KEEPALIVE, _UNSENT_IN_SYSTEM):
             stream.setsockopt(level, option, value)
         client = Client(connection=ordinal, peer=peer, listener=door.listener, lines=self._lines)
         self.statistics.connected += 1

@@ -52,8 +52,9 @@ async def test_server_answers_over_tcp(server):
         assert (await ask_versions(stream))[:6] == struct.pack(">ih", 5, 0)
 
 
-async def test_peer_that_vanishes_is_found_out_in_minutes(server, monkeypatch):
-    """Linux would ask after two hours whether it is still there."""
+@pytest.fixture
+def streams(monkeypatch):
+    """The server's ends of all connections."""
     streams = []
 
     class Noting(Connection):
@@ -62,6 +63,18 @@ async def test_peer_that_vanishes_is_found_out_in_minutes(server, monkeypatch):
             super().__init__(stream, *rest, **more)
 
     monkeypatch.setattr("fairlog.kafka.server.Connection", Noting)
+    return streams
+
+
+async def test_system_takes_as_much_of_an_answer_as_it_likes(server, streams):
+    """trio would allow it no more than 16 KB beyond what is on its way to the client."""
+    async with await server.connect() as stream:
+        await ask_versions(stream)
+        assert streams[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == 0
+
+
+async def test_peer_that_vanishes_is_found_out_in_minutes(server, streams):
+    """Linux would ask after two hours whether it is still there."""
     async with await server.connect() as stream:
         await ask_versions(stream)
         assert streams[0].getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
