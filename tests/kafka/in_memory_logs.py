@@ -317,8 +317,10 @@ class MemoryDataLogs:
         """While set, the data logs already hold what the leaders have not announced."""
         self.damaged = False
         """While set, what is read of a batch is too short to be one."""
+        self.lends = True
+        """While set, all batches are lent, however small the answer is."""
         self.loans = 0
-        """That are not ended. All batches are lent, however small the answer is."""
+        """That are not ended."""
 
     def lend(self, requests: Sequence[ReadRequest], *, bytes_max: int) -> Loan:
         self.reads += 1
@@ -346,8 +348,10 @@ class MemoryDataLogs:
                 taken.append(batch[:7] if self.damaged else batch)
             left -= sum(map(len, taken))
             aborted = tuple(self._leaders.aborted.get(request.log, ())) if request.committed_only and taken else ()
-            views = [memoryview(batch) for batch in taken]
-            answers.append(ReadResult(request.log, views, end, start, stable, aborted))
+            batches = [memoryview(batch) for batch in taken] if self.lends else taken
+            answers.append(ReadResult(request.log, batches, end, start, stable, aborted))
+        if not self.lends:
+            return Loan(answers)
         self.loans += 1
 
         def ended() -> None:

@@ -203,6 +203,7 @@ async def test_fetch_gives_what_there_is_when_the_connection_is_to_end(ask, memo
 async def test_fetch_with_something_in_hand_does_not_wait_while_others_have_no_room(ask, memory, fill, autojump_clock):
     """Who asks for more than there is would hold what there is for minutes; the answer goes out, for others' sake."""
     memory.topics.create_now("t")
+    memory.data_logs.lends = False  # a thread would make copies, which the clock does not know of either
     fill(size=1000)
     budget = AnswerBudget(1000, reserve_bytes=0)
     context = Context(memory.broker, ask.client, 4, False, {}, answers=budget)
