@@ -58,7 +58,7 @@ from datalog.interface import (
 )
 from datalog.layout import LogRecord
 from datalog.lmdb_file import check_length
-from datalog.loans import COPIED_BYTES, LOANS_MAX, size_of, touch, with_copies
+from datalog.loans import COPIED_BYTES, LOANS_MAX, touch, views_in, with_copies
 from datalog.new_file import make_file
 from datalog.offset_entries import CommittedOffset, OffsetKey, decode_offset_entry
 from datalog.preallocation import make_room
@@ -204,10 +204,11 @@ class LmdbDataLogs:
         with ExitStack() as lent:
             txn = lent.enter_context(self._reading("reading"))
             answers = reader.read_requests(txn, self._tables, with_handles, bytes_max)
-            if size_of(answers) <= COPIED_BYTES or not self._may_lend(lent):
+            views = views_in(answers)
+            if sum(map(len, views)) <= COPIED_BYTES or not self._may_lend(lent):
                 return Loan(with_copies(answers))
-            touch(answers)
-            return Loan(answers, lent.pop_all().close)
+            touch(views)
+            return Loan(answers, views, lent.pop_all().close)
 
     def mark(self, log: LogId) -> Mark | None:
         with self._reading("reading a mark") as txn:

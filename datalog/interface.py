@@ -158,9 +158,15 @@ class Loan:
     A view of a batch that is used later raises ValueError. A part of one that was made before shows whatever is there.
     """
 
-    def __init__(self, answers: list[ReadAnswer], give_back: Callable[[], None] | None = None) -> None:
-        """Without `give_back` the batches are copies: nothing was lent."""
+    def __init__(
+        self,
+        answers: list[ReadAnswer],
+        views: Sequence[memoryview] = (),
+        give_back: Callable[[], None] | None = None,
+    ) -> None:
+        """`views` are the batches that are lent. Without `give_back` all batches are copies."""
         self.answers = answers
+        self._views = views
         self._give_back = give_back
 
     @property
@@ -169,16 +175,15 @@ class Loan:
         return self._give_back is None
 
     def end(self) -> None:
-        """Nothing of it is used any more. May be called twice, and in any thread."""
+        """Nothing of it is used any more, in any thread. May be called twice."""
         give_back, self._give_back = self._give_back, None
         if give_back is None:
             return
-        for answer in self.answers:
-            if isinstance(answer, ReadResult):
-                for batch in answer.batches:
-                    if isinstance(batch, memoryview):
-                        batch.release()
-        give_back()
+        try:
+            for view in self._views:
+                view.release()
+        finally:
+            give_back()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,12 @@
     lend ──▶ Loan: answers whose batches are views ──┬─ all sent ──▶ end
                                                      └─ LOAN_S is over ──▶ the rest is copied ──▶ end
 
-Large answers are sent from LMDB's map without a copy: more than `COPIED_BYTES` are lent. A loan is a read transaction
-of LMDB that stays open. Meanwhile LMDB does not use pages again that are freed, and the file grows instead. So whoever
-has a loan ends it after `LOAN_S`. There are `LOANS_MAX` at most, because each has a place in LMDB's table of readers;
-beyond them batches are copied.
+Large answers are sent from LMDB's map without a copy: more than `COPIED_BYTES` of large batches are lent. A loan is a
+read transaction of LMDB that stays open. Meanwhile LMDB does not use pages again that are freed, and the file grows
+instead. So whoever has a loan ends it after `LOAN_S`. There are `LOANS_MAX` at most, because each has a place in LMDB's
+table of readers; beyond them batches are copied.
 
-The pages are touched before a loan is given, in the thread that reads, so that whoever sends them does not wait for the
+The pages are touched before a loan is given, in the thread that reads, so that whoever sends them seldom waits for the
 disk.
 
 See docs/decisions/0086-sent-from-lmdbs-pages.md, also for why not sendfile.
@@ -27,14 +27,23 @@ LOANS_MAX = 256
 """Of one environment, in whose table of readers are 1,024 places."""
 
 COPIED_BYTES = 256 << 10
-"""So much is copied, which costs no more than a loan does."""
+"""So much of large batches is copied as well, which costs no more than a loan does."""
+
+SMALL_BATCH_BYTES = 32 << 10
+"""A smaller batch is always copied: a view takes 312 bytes, and all views are released one by one."""
 
 _PAGE_BYTES = 4096
 
 
-def size_of(answers: Sequence[ReadAnswer]) -> int:
-    """The bytes of all batches."""
-    return sum(len(batch) for answer in answers if isinstance(answer, ReadResult) for batch in answer.batches)
+def views_in(answers: Sequence[ReadAnswer]) -> list[memoryview]:
+    """The batches that are not copied."""
+    return [
+        batch
+        for answer in answers
+        if isinstance(answer, ReadResult)
+        for batch in answer.batches
+        if isinstance(batch, memoryview)
+    ]
 
 
 def with_copies(answers: Sequence[ReadAnswer]) -> list[ReadAnswer]:
@@ -50,9 +59,8 @@ def copied(batches: Sequence[Batch]) -> list[Batch]:
     return [bytes(batch) for batch in batches]
 
 
-def touch(answers: Sequence[ReadAnswer]) -> None:
+def touch(views: Sequence[memoryview]) -> None:
     """Have all pages of the batches in memory, and wait for those that have to be read."""
-    for answer in answers:
-        if isinstance(answer, ReadResult):
-            for batch in answer.batches:
-                bytes(batch[::_PAGE_BYTES])
+    for view in views:
+        bytes(view[::_PAGE_BYTES])
+        bytes(view[-1:])

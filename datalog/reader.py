@@ -1,7 +1,7 @@
 """Reads the data logs inside one LMDB read transaction.
 
 The functions here take a transaction that their caller has begun, and will end soon: an old one keeps LMDB from using
-pages again. LMDB returns views into its map. What leaves these functions has been copied out of it, except for the
+pages again. LMDB returns views into its map. What leaves these functions has been copied out of it, except for large
 batches of `read_requests`: these are views, and last as long as the transaction.
 
 A log's record is read in the same transaction as its batches. That makes every answer consistent with itself, and
@@ -20,6 +20,7 @@ from datalog.cuts import Cut, EndsAtCut, KnownCuts, LogCuts
 from datalog.handles import Cursor, Database, Tables, Transaction
 from datalog.interface import (
     AbortedTransaction,
+    Batch,
     Cleaned,
     Cleaning,
     EpochEnd,
@@ -33,6 +34,7 @@ from datalog.interface import (
     Unit,
 )
 from datalog.layout import LogRecord
+from datalog.loans import SMALL_BATCH_BYTES
 from datalog.records import first_at_or_after
 from fairlog_types import LeaderEpoch, LogId, Offset
 
@@ -53,7 +55,7 @@ def read_requests(
 ) -> list[ReadAnswer]:
     """Implements `DataLogs.read`; each request comes with the handle of its log's batches, None if it has none.
 
-    The batches are views.
+    Large batches are views.
     """
     answers: list[ReadAnswer] = []
     left = bytes_max
@@ -66,7 +68,7 @@ def read_requests(
         if not record.log_start <= request.offset <= record.next_offset:
             answers.append(OffsetOutOfRange(request.log, record.next_offset, record.log_start))
             continue
-        batches: list[memoryview] = []
+        batches: list[Batch] = []
         last_stable_offset = record.last_stable_offset
         end = last_stable_offset if request.committed_only else record.next_offset
         if request.offset < end:
@@ -86,9 +88,9 @@ def read_requests(
 
 def _read_batches(
     txn: Transaction, database: Database, offset: Offset, end: Offset, bytes_max: int, *, at_least_one: bool
-) -> tuple[list[memoryview], int]:
+) -> tuple[list[Batch], int]:
     """The batches from the one that contains `offset` up to `end`."""
-    batches: list[memoryview] = []
+    batches: list[Batch] = []
     size = 0
     stop = layout.batch_key(end)
     with txn.cursor(db=database) as cursor:
@@ -97,7 +99,7 @@ def _read_batches(
             batch = cursor.value()
             if size + len(batch) > bytes_max and (batches or not at_least_one):
                 break
-            batches.append(batch)
+            batches.append(batch if len(batch) >= SMALL_BATCH_BYTES else bytes(batch))
             size += len(batch)
             found = size < bytes_max and cursor.next()
     return batches, size

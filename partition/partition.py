@@ -449,18 +449,14 @@ class Partition:
                 self._shard.fail(failure)
                 raise
 
-    async def kept(self, outcome: Appended | DuplicateOf, record_count: int) -> None:
-        """Return once a batch may be answered that is to be kept: it is on disk.
+    async def keep_pace(self, end: Offset) -> None:
+        """Return once the log is copied up to `end`, or cannot be; at once if the copier is not outrun.
 
-        If the copier is outrun, also once it is copied: its producer waits, and is no faster than the copy. Where that
-        has failed, the journal keeps the batch all the same. Returns if the log is gone. Raises StorageFailure if the
-        journal fails.
+        So a producer is no faster than the copy.
         """
-        assert outcome.durable_at is not None, "nobody waits for it"
-        await self.durable(outcome.durable_at)
-        if outcome.base_offset is not None and self._shard.is_copier_outrun():
+        if self._shard.is_copier_outrun():
             with suppress(StorageFailure):
-                await self.visibility.reach(Offset(outcome.base_offset + record_count))
+                await self.visibility.reach(end)
 
     async def decided(self, txids: Collection[TxId]) -> bool:
         """Return once none of these is open here, or the log is gone. False: its shard has failed before that."""

@@ -27,7 +27,7 @@ def taken_at_once(fd: int, buffers: Sequence[Buffer]) -> int:
 
 
 class Unsent:
-    """Buffers that are sent in order, without joining them all; the rest can be replaced by a copy at any moment."""
+    """Buffers that are sent in order, without joining them all; the rest can be copied at any moment."""
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
         self.bytes_left = sum(map(len, buffers))
@@ -40,14 +40,7 @@ class Unsent:
     def sent(self, size: int) -> None:
         """So many bytes of them are sent."""
         self.bytes_left -= size
-        while size:
-            buffer = self._buffers[self._first]
-            if size < len(buffer):
-                self._buffers[self._first] = memoryview(buffer)[size:]
-                return
-            size -= len(buffer)
-            self._buffers[self._first] = b""
-            self._first += 1
+        self._skip(size)
 
     def take(self, bytes_max: int) -> bytes:
         """A copy of the next bytes, which are sent with it: all that are left, or `bytes_max`."""
@@ -61,10 +54,25 @@ class Unsent:
         return b"".join(taken)
 
     async def copy(self) -> None:
-        """Replace what is left by a copy, which is made in a thread. More may be sent meanwhile."""
-        copy = await trio.to_thread.run_sync(b"".join, self._buffers[self._first :])
-        self._hold([memoryview(copy)[len(copy) - self.bytes_left :]])
+        """Replace the views that are left by copies, which are made in a thread. More may be sent meanwhile."""
+        copies = await trio.to_thread.run_sync(_copied, self._buffers[self._first :])
+        self._hold(copies)
+        self._skip(sum(map(len, copies)) - self.bytes_left)
 
     def _hold(self, buffers: Sequence[Buffer]) -> None:
         self._buffers: list[Buffer] = [buffer for buffer in buffers if len(buffer)]
         self._first = 0
+
+    def _skip(self, size: int) -> None:
+        while size:
+            buffer = self._buffers[self._first]
+            if size < len(buffer):
+                self._buffers[self._first] = memoryview(buffer)[size:]
+                return
+            size -= len(buffer)
+            self._buffers[self._first] = b""
+            self._first += 1
+
+
+def _copied(buffers: Sequence[Buffer]) -> list[Buffer]:
+    return [bytes(buffer) if isinstance(buffer, memoryview) else buffer for buffer in buffers]

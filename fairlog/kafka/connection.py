@@ -428,7 +428,7 @@ class Connection:
             await self._stream.send_all(data[sent:])
 
     async def _send_through_stream(self, unsent: Unsent, room: AnswerRoom | None) -> None:
-        """Send many buffers in pieces: TLS makes another copy of each, which waits until the client has read it."""
+        """Send many buffers in pieces, which are copied: what TLS makes of one waits until the client has read it."""
         if room is None or not room.borrows:
             await self._send_pieces(unsent, room)
             return

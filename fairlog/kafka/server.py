@@ -63,9 +63,9 @@ _KEEPALIVE = (
 connections of a client that loses its line again and again could use up all connections.
 """
 
-_UNSENT_IN_SYSTEM = (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 0)
-"""As much as the system likes. trio allows 16 KB of what TCP has not sent yet, so that a large answer goes out in 15
-pieces, each with a turn of the event loop."""
+_UNSENT_IN_SYSTEM = (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 1 << 20)
+"""So much may lie in the system beyond what is on its way; it is in no budget of ours. trio allows 16 KB, so that a
+large answer goes out in many pieces, each with a turn of the event loop."""
 
 
 _REASONS = {

@@ -121,7 +121,10 @@ class Keys:
                 last[key] = record.offset
 
     def left_of(self, records: Sequence[KeyedRecord], *, tombstones_before: Offset) -> list[KeyedRecord]:
-        """The records of a batch that stay: a later one of the key is not noted."""
+        """The records of a batch that stay: those without a key, and those of whose key no later record is noted.
+
+        Tombstones before `tombstones_before` do not stay.
+        """
         noted, hashed = self._last.get, self._hashed
         return [
             record

@@ -9,7 +9,7 @@ import pytest
 from datalog import environment
 from datalog.environment import LmdbDataLogs
 from datalog.interface import Loan, LogMissing, ReadRequest, ReadResult
-from datalog.loans import COPIED_BYTES
+from datalog.loans import COPIED_BYTES, SMALL_BATCH_BYTES
 from fairlog_types import Offset, StorageFailure
 from tests.datalog.batches import batch
 from tests.datalog.behaviour import ORDERS, PAYMENTS, OpenLogs, mark
@@ -43,6 +43,23 @@ def logs(open_lmdb: OpenLogs) -> LmdbDataLogs:
     with logs.write() as writer:
         writer.create(ORDERS)
     return logs
+
+
+def test_many_small_batches_are_copied(logs: LmdbDataLogs) -> None:
+    """However many they are. Large ones among them are lent."""
+    kept = [put(logs, offset, b"x" * (SMALL_BATCH_BYTES - 200)) for offset in range(20)]
+    assert sum(map(len, kept)) > 2 * COPIED_BYTES
+    loan = lend(logs)
+    assert loan.is_over
+    assert batches_of(loan) == kept
+    kept.append(put(logs, 20, b"x" * LARGE_BYTES))
+    loan = lend(logs)
+    assert not loan.is_over
+    (answer,) = loan.answers
+    assert isinstance(answer, ReadResult)
+    assert [type(batch) for batch in answer.batches] == [bytes] * 20 + [memoryview]
+    assert batches_of(loan) == kept
+    loan.end()
 
 
 def test_large_answer_is_lent_and_a_small_one_is_copied(logs: LmdbDataLogs) -> None:

@@ -23,6 +23,7 @@ from datalog.interface import (
     TimestampOffset,
     UnknownLog,
 )
+from datalog.loans import views_in
 from fairlog_types import (
     JournalPosition,
     LeaderEpoch,
@@ -81,6 +82,8 @@ class MemoryLeaders:
         """Abort markers asked for: log, producer id and epoch, coordinator epoch."""
         self.on_disk = False
         """Whether what is held is on disk, and only its copy is."""
+        self.outrun = False
+        """Whether producers have to wait for the copy."""
         self.visible_before_hold: dict[LogId, Offset] = {}
         self.undecided: dict[LogId, Offset] = {}
         """Where the oldest open transaction of a log begins, of logs that have one."""
@@ -260,9 +263,12 @@ class MemoryPartition:
     ) -> Appended | DuplicateOf | RefusedAppend:
         return await self._leaders.append(self._log, data, header, came_in)
 
-    async def kept(self, outcome: Appended | DuplicateOf, record_count: int) -> None:
-        assert outcome.durable_at is not None
-        await self._leaders.durable(self._log, outcome.durable_at)
+    async def durable(self, through: JournalPosition) -> None:
+        await self._leaders.durable(self._log, through)
+
+    async def keep_pace(self, end: Offset) -> None:
+        if self._leaders.outrun:
+            await self._leaders.visible(self._log, end)
 
     def lowest_offset(self, header: BatchHeader) -> Offset | None:
         return self._leaders.lowest_offset(self._log, header)
@@ -319,8 +325,8 @@ class MemoryDataLogs:
         """While set, what is read of a batch is too short to be one."""
         self.lends = True
         """While set, all batches are lent, however small the answer is."""
-        self.loans = 0
-        """That are not ended."""
+        self.loans = self.loans_given = 0
+        """Those that are not ended, and all."""
 
     def lend(self, requests: Sequence[ReadRequest], *, bytes_max: int) -> Loan:
         self.reads += 1
@@ -353,11 +359,12 @@ class MemoryDataLogs:
         if not self.lends:
             return Loan(answers)
         self.loans += 1
+        self.loans_given += 1
 
         def ended() -> None:
             self.loans -= 1
 
-        return Loan(answers, ended)
+        return Loan(answers, views_in(answers), ended)
 
     def bounds(self, log: LogId) -> Bounds:
         if log not in self._leaders.logs:

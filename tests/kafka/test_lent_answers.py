@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from datalog.environment import LmdbDataLogs
 from fairlog.edge.frames import FrameReader
+from fairlog_types import Offset
+from tests.datalog.batches import batch as data_batch
+from tests.datalog.behaviour import mark
 from tests.kafka.example_requests import build_batch
 from tests.kafka.serving import framed
 from tests.security.test_tls_server import TLS, Site, until
@@ -73,6 +77,7 @@ async def test_client_that_reads_gets_what_is_lent(site: Site, monkeypatch: pyte
     loans_last(monkeypatch, 1000.0)
     answer = await answer_on(await fetch_all(site, name))
     assert answer.endswith(b"".join(site.memory.leaders.logs[site.memory.log("big")]))
+    assert site.memory.data_logs.loans_given > 0
     await until(repaid(site))
 
 
@@ -85,6 +90,39 @@ async def test_client_that_reads_late_gets_copies(site: Site, monkeypatch: pytes
     await until(repaid(site))
     answer = await answer_on(stream)
     assert answer.endswith(b"".join(site.memory.leaders.logs[site.memory.log("big")]))
+
+
+@EACH_WAY
+async def test_what_lmdb_lends_is_read_late_while_its_pages_are_written_over(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    """Begun in a thread, ended in the event loop; the client gets what was there when it asked."""
+    loans_last(monkeypatch, 0.5)
+    log, stored = site.memory.log("big"), site.memory.leaders.logs[site.memory.log("big")]
+    data_logs = LmdbDataLogs.open(tmp_path / "lmdb", map_bytes=1 << 30, sync=False)
+
+    def put(offset: int, batch: bytes) -> None:
+        with data_logs.write() as writer:
+            writer.append(log, Offset(offset), 1, 1000, bytearray(batch))
+            writer.put_mark(log, mark(offset + 1, offset + 1))
+
+    with data_logs.write() as writer:
+        writer.create(log)
+    for offset, batch in enumerate(stored):
+        put(offset, batch)
+    monkeypatch.setattr(site.memory.data_logs, "lend", data_logs.lend)
+    stream = await fetch_all(site, name)
+    await until(lambda: data_logs._loans)
+    for round_ in range(60):
+        offset = BATCHES + round_
+        put(offset, data_batch(offset, [1000], value=b"\xff" * BATCH_BYTES))
+        with data_logs.write() as writer:
+            writer.delete_before(log, Offset(offset))
+        await trio.sleep(0.02)
+    await until(lambda: not data_logs._loans)
+    answer = await answer_on(stream)
+    assert answer.endswith(b"".join(stored))
+    await trio.to_thread.run_sync(data_logs.close)
 
 
 @EACH_WAY

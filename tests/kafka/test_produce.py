@@ -294,6 +294,25 @@ async def test_acks_all_waits_until_the_batch_is_on_disk(ask, memory, batch, aut
     assert (answered[0].error_code, answered[0].base_offset) == (0, 1)
 
 
+@pytest.mark.parametrize("copied_s", [0.5, 3600])
+async def test_producer_waits_for_a_copier_that_is_outrun_but_not_for_long(
+    ask, memory, batch, nursery, autojump_clock, copied_s
+):
+    """What is on disk is not answered with a time-out, after which it would be written again."""
+    memory.topics.create_now("t")
+    memory.leaders.held = memory.leaders.on_disk = memory.leaders.outrun = True
+
+    @nursery.start_soon
+    async def copy():
+        await trio.sleep(copied_s)
+        memory.leaders.release()
+
+    before = trio.current_time()
+    answer = only(await ask(PRODUCE, 9, **request(batch(records=2))))
+    assert (answer.error_code, answer.base_offset) == (0, 0)
+    assert trio.current_time() - before == pytest.approx(min(copied_s, 1.0))
+
+
 async def test_acks_all_does_not_wait_for_the_copy(ask, memory, batch, autojump_clock):
     """Whoever asks for the end does."""
     memory.topics.create_now("t")

@@ -52,7 +52,7 @@ async def test_leader_plain_batch_is_not_visible_before_it_is_durable(open_run) 
         await run[A].visibility.reach(Offset(2))
 
 
-async def test_plain_batch_is_kept_once_it_is_on_disk_and_does_not_wait_for_its_copy(
+async def test_plain_batch_is_durable_once_it_is_on_disk_and_does_not_wait_for_its_copy(
     open_run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That is when acks=all is answered; whoever wants to read the batch waits longer."""
@@ -81,7 +81,9 @@ async def test_plain_batch_is_kept_once_it_is_on_disk_and_does_not_wait_for_its_
         await run[A].visibility.reach(Offset(2))
 
 
-async def test_answer_waits_for_the_copy_while_the_copier_is_outrun(open_run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_producer_waits_for_the_copy_while_the_copier_is_outrun(
+    open_run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So a producer at full speed is no faster than the copy. A copy that fails keeps nobody waiting."""
     may_copy = threading.Event()
 
@@ -93,13 +95,12 @@ async def test_answer_waits_for_the_copy_while_the_copier_is_outrun(open_run, mo
     async with open_run() as run:
         await run.start(A)
         try:
-            first = await run.plain(A, b"v")
-            assert isinstance(first, Appended)
-            await run[A].kept(first, 1)
+            await run.plain(A, b"v")
+            await run[A].keep_pace(Offset(1))
             monkeypatch.setattr(copier_module, "OUTRUN_BYTES", 0)
-            assert await is_waiting(lambda: run[A].kept(first, 1))
+            assert await is_waiting(lambda: run[A].keep_pace(Offset(1)))
             run[A].visibility.fail(StorageFailure("the data logs' disk has failed"))
-            await run[A].kept(first, 1)
+            await run[A].keep_pace(Offset(1))
         finally:
             may_copy.set()
 

@@ -191,7 +191,9 @@ class Node:
         if isinstance(outcome, Appended | DuplicateOf):
             try:
                 if outcome.durable_at is not None:
-                    await self.partition(log).kept(outcome, header.record_count)
+                    await self.partition(log).durable(outcome.durable_at)
+                    if outcome.base_offset is not None:
+                        await self.partition(log).keep_pace(Offset(outcome.base_offset + header.record_count))
             except StorageFailure as failure:
                 raise EffectUnknown(str(failure)) from failure
         return outcome

@@ -5,7 +5,7 @@ Behaviour
   If the topic's message.timestamp.type is LogAppendTime, the batch is stamped with its time of arrival, which is also
   in the answer.
 - A topic that does not exist is created, if the node is configured so.
-- acks=all: answered when the batch is on disk, and copied as well if the copier is outrun (`Partition.kept`). It can be
+- acks=all: answered when the batch is on disk; if the copier is outrun, once it is copied, or a second later. It can be
   read soon after; whoever asks for the log's end waits for that (`shard.ends`), and a Fetch waits for it as long as it
   may, so a client finds its own write. acks=1: answered when the batch is in the journal; on a replicated log as with
   acks=all, since before that it is in memory alone. acks=0: never; a refusal closes the connection, as in Kafka, so
@@ -74,7 +74,7 @@ from fairlog.kafka.throttling import produced
 from fairlog.kafka.topic_lookup import find_or_create, find_topic, log_of
 from fairlog.kafka.wire import Reader, TopicKey, Writer
 from fairlog.topic_configs import answers_lowest_offsets, is_compacted, message_bytes_max, stamps_append_time
-from fairlog_types import ProducerId, StorageFailure, TxId
+from fairlog_types import Offset, ProducerId, StorageFailure, TxId
 from partition.answers import Appended, Buffer, DuplicateOf, RefusedAppend
 from partition.partition import Partition
 from shard.ends import OWN_WAIT_S
@@ -88,6 +88,9 @@ _ADDS_FROM = 12
 _TOPIC_IDS_FROM = 13
 
 _NO_OFFSET = -1
+
+PACE_S = 1.0
+"""What is on disk is answered after that, however far behind the copier is: who hears nothing writes it again."""
 
 _LOOKED_INTO_AT_ONCE_BYTES = 2048
 """A few hundred records at most."""
@@ -117,6 +120,8 @@ class _Result:
     """The single records that caused the error, if any."""
     settled: Callable[[], Awaitable[None]] | None = None
     """Returns once everything that must be on disk before the answer is sent is there. Raises StorageFailure."""
+    paced: Callable[[], Awaitable[None]] | None = None
+    """Returns once the producer may go on, as far as the copier is concerned."""
 
     def fail(self, error: ErrorCode, message: str | None = None) -> _Result:
         self.error, self.message = error, message
@@ -320,7 +325,9 @@ def _accepted(
     if acks == 1 and not partition.is_replicated:
         return result
     if outcome.durable_at is not None:
-        result.settled = functools.partial(partition.kept, outcome, header.record_count)
+        result.settled = functools.partial(partition.durable, outcome.durable_at)
+        if outcome.base_offset is not None:
+            result.paced = functools.partial(partition.keep_pace, Offset(outcome.base_offset + header.record_count))
     return result
 
 
@@ -377,6 +384,11 @@ async def _finish(
         for result in waiting:
             if result.settled is not None:
                 result.fail(ErrorCode.REQUEST_TIMED_OUT, "the batch is written, but not on disk yet")
+        return encode(context.writer(), context.version, results, throttle_ms)
+    with trio.move_on_after(PACE_S):
+        for result in waiting:
+            if result.paced is not None and result.error is ErrorCode.NONE:
+                await result.paced()
     return encode(context.writer(), context.version, results, throttle_ms)
 
 
