@@ -22,6 +22,7 @@ from peers.kafka_cluster import KafkaCluster
 from datalog.plain_reader import DataLogReader
 from shard.directory import FIRST_SHARD, shard_directory
 from tests.clients.raw_client import NONE, RawClient, batch
+from tests.node.nodes import wait_for_the_copy
 from tests.on_kafka.test_cluster import WAIT_S, make_topic, values, wait_until
 from tests.stream.kafka_admin import delete_topic, set_config
 
@@ -141,6 +142,7 @@ def clusters(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> I
         with RawClient(at_leader, timeout_s=WAIT_S) as client:
             for value in ANSWERED:
                 assert client.produce(TOPIC, 0, batch([value]))[0] == NONE
+        wait_for_the_copy(at_leader, TOPIC)
         TRIALS[name].does(kafka, cluster)
 
     made: dict[str, FairlogCluster] = {}
