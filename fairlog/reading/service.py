@@ -10,8 +10,9 @@
 - The wait ends when there is enough (`ReadPlan.is_enough`), when its time is over, or when others need the memory that
   is held meanwhile. A reader of committed records is not woken by what it may not read yet.
 - A position up to the end of what is placed in the journal is in range, and there is nothing there yet if it is after
-  what can be read: after an answer the copy may be a millisecond away. The ends that are answered are those
-  of all that is placed, too (invariant 13). Whoever has something to read does not wait for the copy of the rest.
+  what can be read: after an answer the copy may be a millisecond away. Whoever would get nothing waits for it, for
+  `COPY_S` even if it may not wait so long. The ends that are answered are those of all that is placed, too
+  (invariant 13). Whoever has something to read does not wait for the copy of the rest.
 - Other tasks have their turns after each `STEP` logs: a client may ask for ten thousand.
 
 Not here: what a request or an answer looks like, which logs are followed (`fairlog.reading.watchlist`), how much is
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Protocol, TypeVar
 
 import trio
@@ -32,7 +33,7 @@ from datalog.loans import copied
 from fairlog.broker import Broker, Partitions, ReadDataLogs
 from fairlog.reading.plan import LogRead, Problem, ReadPlan
 from fairlog.reading.watchlist import WatchedLog, Watchlist
-from fairlog_types import Offset
+from fairlog_types import Offset, StorageFailure
 
 WAIT_MS_MAX = 5 * 60 * 1000
 """However long the reader says, which may be 24 days. During a long poll nothing is sent on its connection; a client
@@ -40,6 +41,9 @@ whose machine is gone is noticed when the answer is sent to it, at the latest. K
 
 STEP = 256
 """Logs: a millisecond's work, or less, each time that they are gone over."""
+
+COPY_S = 0.1
+"""A reader waits at least so long for the copy of what was answered, and so finds what it wrote itself."""
 
 W = TypeVar("W", bound=WatchedLog)
 R = TypeVar("R", bound=LogRead)
@@ -97,7 +101,7 @@ async def read(
     None: the turn ended meanwhile. Raises CorruptStorage, StorageFailure. Cancelled, or after an error: the list has
     lost track of what was pending, and whoever goes on with it makes all its logs pending again.
     """
-    turn, partitions = logs.turn, broker.readable
+    turn, partitions, until_s = logs.turn, broker.readable, trio.current_time() + COPY_S
     reads: dict[W, R] = {}
     waited_out = False
     while True:
@@ -139,6 +143,8 @@ async def read(
             if not logs.is_current(turn):
                 return None
         waited_out = not logs.pending and await _wait(logs, room, long_poll)
+        if waited_out and not plan.bytes_read:
+            await _await_copies(partitions, reads.values(), until_s)
         if not logs.is_current(turn):
             return None
     await _extend_to_placed(partitions, reads.values())
@@ -201,6 +207,17 @@ async def _wait(
         room.waits(waiting.cancel)
         await moved.wait()
     return waiting.cancelled_caught
+
+
+async def _await_copies(partitions: Partitions, parts: Iterable[LogRead], until_s: float) -> None:
+    """A reader whose time is over waits for the copy of what was answered already, until then."""
+    with trio.move_on_at(until_s), suppress(StorageFailure):
+        for at, part in enumerate(parts, 1):
+            partition = None if part.log is None or part.full else partitions.get(part.log)
+            if partition is not None and part.position < partition.placed_end.next_offset:
+                await partition.visibility.reach(Offset(part.position + 1))
+            if at % STEP == 0:
+                await trio.lowlevel.checkpoint()
 
 
 async def _extend_to_placed(partitions: Partitions, parts: Iterable[LogRead]) -> None:

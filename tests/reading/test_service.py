@@ -220,6 +220,33 @@ async def test_records_that_wait_for_more_are_copied(
     assert memory.data_logs.loans == 0
 
 
+@pytest.mark.parametrize(("copied_s", "found", "waited_s"), [(0.05, 1, 0.05), (3600, 0, 0.1), (None, 0, 0)])
+async def test_reader_that_does_not_wait_waits_a_moment_for_what_was_answered(
+    memory: Memory,
+    fill: Callable[..., None],
+    nursery: trio.Nursery,
+    clock: trio.abc.Clock,
+    copied_s: float | None,
+    found: int,
+    waited_s: float,
+) -> None:
+    """Its copy is under way. If nothing was answered, it gets nothing at once."""
+    if copied_s is not None:
+        fill(0)
+        memory.leaders.held = True
+        memory.leaders.visible_before_hold[memory.log("t", 0)] = Offset(0)
+
+        @nursery.start_soon
+        async def copy() -> None:
+            await trio.sleep(copied_s)
+            memory.leaders.release()
+
+    before = trio.current_time()
+    parts = await Reader(memory, {0: 0, 1: 0}).read(wait_ms=0)
+    assert trio.current_time() - before == pytest.approx(waited_s)
+    assert (len(parts[0].batches), len(parts[1].batches)) == (found, 0)
+
+
 async def test_full_log_that_moves_is_not_counted_twice(
     memory: Memory, fill: Callable[..., None], nursery: trio.Nursery, clock: trio.abc.Clock
 ) -> None:
