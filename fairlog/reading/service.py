@@ -101,7 +101,7 @@ async def read(
     None: the turn ended meanwhile. Raises CorruptStorage, StorageFailure. Cancelled, or after an error: the list has
     lost track of what was pending, and whoever goes on with it makes all its logs pending again.
     """
-    turn, partitions, until_s = logs.turn, broker.readable, trio.current_time() + COPY_S
+    turn, partitions, copied_by_s = logs.turn, broker.readable, trio.current_time() + COPY_S
     reads: dict[W, R] = {}
     waited_out = False
     while True:
@@ -144,7 +144,7 @@ async def read(
                 return None
         waited_out = not logs.pending and await _wait(logs, room, long_poll)
         if waited_out and not plan.bytes_read:
-            await _await_copies(partitions, reads.values(), until_s)
+            await _await_copies(partitions, reads.values(), copied_by_s)
         if not logs.is_current(turn):
             return None
     await _extend_to_placed(partitions, reads.values())

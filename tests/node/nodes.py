@@ -111,6 +111,7 @@ def _read_what_is_there(node: NodeProcess, partition: int) -> tuple[list[bytes |
 
 def assert_all_but_the_last(found: Sequence[bytes | None], answered: Sequence[bytes]) -> None:
     """What waited for its copy when that stopped is missing, until the restart."""
+    assert found
     assert found == answered[: len(found)]
     missing = answered[len(found) :]
     assert sum(map(len, missing)) <= OUTRUN_BYTES + len(max(missing, default=b""))

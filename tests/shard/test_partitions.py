@@ -52,21 +52,27 @@ async def test_leader_plain_batch_is_not_visible_before_it_is_durable(open_run) 
         await run[A].visibility.reach(Offset(2))
 
 
-async def test_plain_batch_is_durable_once_it_is_on_disk_and_does_not_wait_for_its_copy(
-    open_run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That is when acks=all is answered; whoever wants to read the batch waits longer."""
+def held_copies(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """From now on nothing is copied until that is set."""
     may_copy = threading.Event()
 
     def copy_later(*arguments: object) -> Copied:
         may_copy.wait(10)
         return apply(*arguments)  # type: ignore[arg-type]
 
+    monkeypatch.setattr(copier_module, "apply", copy_later)
+    return may_copy
+
+
+async def test_plain_batch_is_durable_once_it_is_on_disk_and_does_not_wait_for_its_copy(
+    open_run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is when acks=all is answered; whoever wants to read the batch waits longer."""
     async with open_run() as run:
         await run.start(A)
         await run.plain(A, b"so that the journal has its first segment")
         await run.partitions.drain()
-        monkeypatch.setattr(copier_module, "apply", copy_later)
+        may_copy = held_copies(monkeypatch)
         try:
             run.disk.hold()
             appended = await run.plain(A, b"v")
@@ -85,13 +91,7 @@ async def test_producer_waits_for_the_copy_while_the_copier_is_outrun(
     open_run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So a producer at full speed is no faster than the copy. A copy that fails keeps nobody waiting."""
-    may_copy = threading.Event()
-
-    def copy_later(*arguments: object) -> Copied:
-        may_copy.wait(10)
-        return apply(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(copier_module, "apply", copy_later)
+    may_copy = held_copies(monkeypatch)
     async with open_run() as run:
         await run.start(A)
         try:
