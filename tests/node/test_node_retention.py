@@ -200,6 +200,7 @@ def test_full_disk_in_compaction_refuses_no_writes_and_passes(new_node: NewNode)
             # Less and less is left behind the last page in use: soon not the mebibyte that a cleaning asks for.
             produce(client, "ballast0", (b"k", bytes(50_000)))
             written += produce(client, "t", *[(b"%d" % key, b"%d" % number) for key in range(5)])
+            time.sleep(0.1)  # some cleanings, so that one of them finds too little before the copy does
             if "retention postponed" in node.log_path.read_text(encoding="utf-8"):
                 break
         for number in range(20):

@@ -12,7 +12,7 @@ from scripts.node_process import NodeProcess
 from tests.cli.in_process import FairlogCommand, fairlog_command
 from tests.clients import raw_client as raw
 from tests.clients.raw_client import RawClient, batch
-from tests.node.nodes import TOPIC, Producer, produce, read_when
+from tests.node.nodes import TOPIC, Producer, produce, read_when, wait_for_the_copy
 from tests.verify.planting import Planted
 
 
@@ -51,6 +51,7 @@ def kill_and_stop(base: Path, fill: Callable[[NodeProcess], None], **environment
     )
     node.start()
     fill(node)
+    wait_for_the_copy(node.address, TOPIC, partitions=2)
     node.kill()
     shutil.copytree(base / "data", base / "killed")
     node.start()
