@@ -246,6 +246,7 @@ def test_loss_of_what_fsync_had_promised_refuses_the_start(new_node: NewNode) ->
     node = new_node()
     node.start()
     produce(node, b"one", b"two")
+    wait_for_the_copy(node.address, TOPIC)
     node.kill()
     cut_to_header(segments(journal(node))[0])
     sentence = refusal(node)
