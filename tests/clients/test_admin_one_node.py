@@ -18,6 +18,7 @@ from scripts.node_process import NodeProcess
 from tests.clients.drivers import CONFLUENT
 from tests.clients.raw_client import leader_id_of
 from tests.clients.reading import WAIT_S
+from tests.node.nodes import wait_for_the_copy
 from tests.processes import one_process_only
 
 with warnings.catch_warnings():
@@ -71,6 +72,7 @@ def test_kafka_python_sees_the_log_directory_and_how_it_grows(
     assert directory["total_bytes"] == usage.total
     assert 0 < directory["usable_bytes"] <= usage.total
     produce(node, topic, 0, records=10, size=10_000)
+    wait_for_the_copy(node.address, topic)
     filled, _ = sizes()
     assert 2 * 100_000 <= filled[0] - empty[0] < 2 * 110_000
     assert filled[1] == empty[1]
