@@ -31,7 +31,7 @@ from shard.directory import FIRST_SHARD
 from tests import lacking
 from tests.backup.conftest import ENVIRONMENT, NewNode, Restore, back_up, now_ms
 from tests.cli.in_process import FairlogCommand
-from tests.node.nodes import produce, read, refusal
+from tests.node.nodes import TOPIC, produce, read, refusal, wait_for_the_copy
 from tests.shards import shard_in
 
 MAP_BYTES = 64 * 2**20
@@ -242,6 +242,7 @@ def test_full_disk_is_told_in_a_sentence_and_the_node_goes_on(
     node = new_node()
     node.start()
     produce(node, *(bytes(90_000) for _ in range(8)))
+    wait_for_the_copy(node.address, TOPIC)
     code, out, err = fairlog("backup", small_disk / "backup", "--data-dir", node.data_dir)
     assert (code, out) == (1, "")
     assert "failed and was removed: the disk is full" in err

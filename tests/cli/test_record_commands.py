@@ -33,6 +33,7 @@ from fairlog.config_values import Address
 from scripts.node_process import ROOT, NodeProcess
 from tests.cli.processes import FAIRLOG
 from tests.clients.raw_client import RawClient, batch_with_header
+from tests.node.nodes import wait_for_the_copy
 from tests.processes import one_process_only
 
 pytestmark = pytest.mark.slow
@@ -286,6 +287,8 @@ def test_reading_until_the_end_ends_where_the_topic_ended_when_it_began(
     """What comes while it reads is left for the next time: a topic that is written to without pause has an end, too."""
     write(node, topic, b"1", b"2")
     write(node, topic, b"3", partition=1)
+    if direct:
+        wait_for_the_copy(node.address, topic, partitions=2)
     selection = Selection((topic,), None, Start.EARLIEST, None, until_end=True)
     opened = (
         open_directory(node.data_dir, selection)
