@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from cryptography.x509.oid import NameOID
 from peers.fairlog_cluster import FairlogCluster
@@ -51,9 +51,20 @@ def topic(cluster: FairlogCluster) -> str:
 
 
 def make_topic(address: str, name: str) -> None:
+    """Again if the node hangs up, as one does whose shard has another owner by now: an admin client does not."""
     admin = AdminClient({"bootstrap.servers": address})
-    for future in admin.create_topics([NewTopic(name, PARTITIONS, 1)]).values():
-        future.result(WAIT_S)
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        (future,) = admin.create_topics([NewTopic(name, PARTITIONS, 1)]).values()
+        try:
+            future.result(WAIT_S)
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code == KafkaError._TRANSPORT and time.monotonic() < deadline:
+                continue
+            if code != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+        return
 
 
 class Writer:
