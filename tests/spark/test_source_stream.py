@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from scripts.node_process import NodeProcess
+from tests.node.nodes import wait_for_the_copy
 from tests.spark import topics
 from tests.spark.streams import Batches, frame, run, start
 
@@ -130,6 +131,7 @@ def test_limit_makes_micro_batches_of_about_its_size(spark: SparkSession, node: 
     name = topics.make(node.address, "backlog")
     for at in range(20):
         topics.produce(node.address, name, numbers(1000 * at, 1000 * at + 1000))
+        wait_for_the_copy(node.address, name)  # a cut is never within what was copied at once
     batches = Batches()
     options = {"subscribe": name, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "6000"}
     run(frame(spark, node.address, **options), batches, tmp_path)
