@@ -1,7 +1,7 @@
 """The copy itself: one chunk of groups goes into the data logs in one LMDB transaction.
 
 Runs in a worker thread, from start to end. Inside one write block of the data logs it reads the marks,
-plans what they have not passed yet, reads each batch back from its journal (its CRC is checked there),
+plans what they have not passed yet, gets each batch from its journal (which has it in memory, or checks its CRC),
 patches base offset and leader epoch, appends, and writes windows and marks. When the block is committed the journals
 may let go of what they had of these frames in memory. On any exception the block is
 undone and nothing has happened.
@@ -46,7 +46,7 @@ class PayloadSource(Protocol):
     """What the copy needs of a local journal."""
 
     def read_payload(self, position: JournalPosition, frame_bytes: int) -> bytearray:
-        """The payload of the frame at `position`, its CRC checked. Callable from any thread."""
+        """The payload of the frame at `position`, which the caller may change. Callable from any thread."""
         ...
 
     def let_go(self, position: JournalPosition, frame_bytes: int) -> None:

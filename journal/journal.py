@@ -60,6 +60,7 @@ from journal.frame import (
 )
 from journal.preallocation import NoFiles, NoRoom, Preallocation, refused_to_open
 from journal.reading import FrameAt
+from journal.recent import RecentPayloads
 from journal.reopen import Reopened, reopen
 from journal.segment import Fsync, JournalKind, file_offset
 from journal.segment_file import OpenFile, SegmentFile
@@ -98,6 +99,7 @@ class Journal:
         settings: JournalSettings,
         flusher: Flusher,
         leader_epoch: LeaderEpoch,
+        recent: RecentPayloads | None = None,
     ) -> None:
         last = reopened.last
         self.kind = kind
@@ -111,6 +113,7 @@ class Journal:
         self._settings = settings
         self._waits_for_disk = settings.fsync is Fsync.COMMIT
         self._flusher = flusher
+        self._recent = recent
         self._segments = Segments(directory, reopened.sealed, last)
         self._room = Preallocation(
             directory,
@@ -139,11 +142,13 @@ class Journal:
         settings: JournalSettings,
         flusher: Flusher,
         leader_epoch: LeaderEpoch,
+        recent: RecentPayloads | None = None,
     ) -> Journal:
         """Open the journal in `directory`, after recovering it; all it holds then is on disk.
 
         The directory need not exist: it and a first segment are made when room is first asked for, and no file stays
         open before the first append. `leader_epoch` goes into every frame appended. Only the last segment is read.
+        `recent` keeps the payloads that are appended, for the next to read them.
         Raises CorruptStorage, naming file and byte, if something durable is damaged or missing; NoFiles if no file can
         be opened just now; StorageFailure if the disk refuses. Cancelled: nothing is left behind.
         """
@@ -166,7 +171,9 @@ class Journal:
                 frames_cut=cut.frames_cut,
                 why=cut.why,
             )
-        return cls(directory, reopened, kind=kind, settings=settings, flusher=flusher, leader_epoch=leader_epoch)
+        return cls(
+            directory, reopened, kind=kind, settings=settings, flusher=flusher, leader_epoch=leader_epoch, recent=recent
+        )
 
     @classmethod
     def unbegun(
@@ -177,10 +184,13 @@ class Journal:
         settings: JournalSettings,
         flusher: Flusher,
         leader_epoch: LeaderEpoch,
+        recent: RecentPayloads | None = None,
     ) -> Journal:
         """What `open` answers where the caller knows that there is no `directory`, and without touching the disk."""
         nothing = Reopened((), None, closed=False, recovered=None)
-        return cls(directory, nothing, kind=kind, settings=settings, flusher=flusher, leader_epoch=leader_epoch)
+        return cls(
+            directory, nothing, kind=kind, settings=settings, flusher=flusher, leader_epoch=leader_epoch, recent=recent
+        )
 
     @property
     def begun(self) -> bool:
@@ -224,7 +234,7 @@ class Journal:
         """Append one frame and answer its position; `end - position` is then its `frame_bytes` (for `read_payload`).
 
         `kind` is 1…255, the caller's; `header` a row of what CBOR carries; `timestamp_ms` the caller's clock, by which
-        whoever reads the frame goes. The payload is not copied, and is not needed any more afterwards. Raises NoRoom,
+        whoever reads the frame goes. The payload's buffers are not needed any more afterwards. Raises NoRoom,
         with nothing written, if there is no room for it and it is larger than 1 KiB (smaller ones wait for room on the
         spot), or if the file cannot be opened just now (NoFiles); StorageFailure if the journal has failed or is
         closed.
@@ -248,6 +258,8 @@ class Journal:
             self._segment_with_room(size)
             return self.append(kind, header, payload, timestamp_ms=timestamp_ms)  # with the salt of that segment
         self._write(segment, buffers, size)
+        if payload and self._recent is not None:
+            self._recent.keep(self, position, payload)
         return position
 
     def append_received(self, replicated: Buffer) -> JournalPosition:
@@ -430,9 +442,12 @@ class Journal:
     def read_payload(self, position: JournalPosition, frame_bytes: int) -> bytearray:
         """The payload of the frame at `position`, which takes `frame_bytes` (to the next frame). For any thread.
 
-        Raises CorruptStorage, naming file and byte, if there is no such frame; NoFiles if the file cannot be opened
-        just now; StorageFailure if the disk refuses.
+        One that was appended a moment ago may come from memory (`recent`), once; its checksums are those of the file,
+        and are not looked at. Raises CorruptStorage, naming file and byte, if there is no such frame; NoFiles if the
+        file cannot be opened just now; StorageFailure if the disk refuses.
         """
+        if self._recent is not None and (payload := self._recent.take(self, position)) is not None:
+            return payload
         return self._segments.read_payload(position, frame_bytes)
 
     def let_go(self, position: JournalPosition, frame_bytes: int) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from fairlog_types import LeaderEpoch
 from journal.flush import Flusher
 from journal.journal import Journal, JournalKind, JournalSettings
+from journal.recent import RecentPayloads
 
 
 class JournalsOnFiles:
@@ -20,13 +21,28 @@ class JournalsOnFiles:
         self._flusher = flusher
         self._settings = settings
         self._leader_epoch = leader_epoch
+        self._recent = RecentPayloads()
 
     async def open(self, directory: Path, kind: JournalKind) -> Journal:
         return await Journal.open(
-            directory, kind=kind, settings=self._settings[kind], flusher=self._flusher, leader_epoch=self._leader_epoch
+            directory,
+            kind=kind,
+            settings=self._settings[kind],
+            flusher=self._flusher,
+            leader_epoch=self._leader_epoch,
+            recent=self._recent_of(kind),
         )
 
     def unbegun(self, directory: Path, kind: JournalKind) -> Journal:
         return Journal.unbegun(
-            directory, kind=kind, settings=self._settings[kind], flusher=self._flusher, leader_epoch=self._leader_epoch
+            directory,
+            kind=kind,
+            settings=self._settings[kind],
+            flusher=self._flusher,
+            leader_epoch=self._leader_epoch,
+            recent=self._recent_of(kind),
         )
+
+    def _recent_of(self, kind: JournalKind) -> RecentPayloads | None:
+        """Nobody copies what the group journals have."""
+        return self._recent if kind is JournalKind.LOCAL else None
