@@ -79,6 +79,10 @@ NO_FILES_PAUSE_S = 0.5
 Done = TypeVar("Done")
 
 
+def _nobody_reads_ahead(_groups: Sequence[Group]) -> None:
+    """In place of an `on_durable`."""
+
+
 class LocalJournal(PayloadSource, Protocol):
     """What the copier needs of a local journal; `journal.journal.Journal` has it."""
 
@@ -115,6 +119,7 @@ class Copier:
         on_copied: Callable[[Mapping[LogId, Offset], Mapping[LogId, Offset], Mapping[LogId, Offset]], None],
         *,
         on_failure: Callable[[StorageFailure], None],
+        on_durable: Callable[[Sequence[Group]], None] = _nobody_reads_ahead,
         chunk_bytes_max: int = CHUNK_BYTES_MAX,
         backlog_bytes_max: int = BACKLOG_BYTES_MAX,
         keeps_cuts: bool = True,
@@ -123,8 +128,9 @@ class Copier:
 
         `journal_of` gives the journal of every log that is submitted, until it is forgotten. `on_copied` is
         called after each chunk with the new high watermark of each log that got records, the last stable offset of (at
-        least) these, and where those logs begin (or later) that were told so. `on_failure` is called once, when copying
-        stops for good. Neither may raise. With `keeps_cuts`, what a chunk leaves may be stored as a cut
+        least) these, and where those logs begin (or later) that were told so. `on_durable` is called with the groups of
+        each chunk before it is copied: they are on disk. `on_failure` is called once, when copying stops for good. None
+        of the three may raise. With `keeps_cuts`, what a chunk leaves may be stored as a cut
         (`datalog.cuts`).
         """
         self.failed: StorageFailure | None = None
@@ -132,6 +138,7 @@ class Copier:
         self._journal_of = journal_of
         self._on_copied = on_copied
         self._on_failure = on_failure
+        self._on_durable = on_durable
         self._chunk_bytes_max = chunk_bytes_max
         self._backlog_bytes_max = backlog_bytes_max
         self._keeps_cuts = keeps_cuts
@@ -386,6 +393,7 @@ class Copier:
 
         chunk = self._backlog.take(is_durable, bytes_max=self._chunk_bytes_max)
         if chunk:
+            self._on_durable(chunk)
             copied = await self._apply(chunk, {})
             self._backlog.taken_is_done()
             self._account(copied)

@@ -450,6 +450,10 @@ class Journal:
             return payload
         return self._segments.read_payload(position, frame_bytes)
 
+    def recent_payload(self, position: JournalPosition) -> bytearray | None:
+        """What `read_payload` would answer from memory; None if it would have to read the file. It stays there."""
+        return None if self._recent is None else self._recent.peek(self, position)
+
     def let_go(self, position: JournalPosition, frame_bytes: int) -> None:
         """The frame there has been copied, and will not be read again in this run. For any thread; never fails.
 

@@ -9,6 +9,7 @@ from fairlog_types import LeaderEpoch
 from journal.flush import Flusher
 from journal.journal import Journal, JournalKind, JournalSettings
 from journal.recent import RecentPayloads
+from journal.segment import Fsync
 
 
 class JournalsOnFiles:
@@ -44,5 +45,9 @@ class JournalsOnFiles:
         )
 
     def _recent_of(self, kind: JournalKind) -> RecentPayloads | None:
-        """Nobody copies what the group journals have."""
-        return self._recent if kind is JournalKind.LOCAL else None
+        """Nobody copies what the group journals have.
+
+        And where a loss of power may take what is durable in name only, it shall not be read ahead of the data logs.
+        """
+        is_wanted = kind is JournalKind.LOCAL and self._settings[kind].fsync is Fsync.COMMIT
+        return self._recent if is_wanted else None

@@ -18,8 +18,8 @@ from fairlog_types import JournalPosition
 from journal.frame import Buffer
 
 BYTES_MAX = 8 << 20
-"""Of all payloads together. The copier is a MiB behind when producers begin to wait for it; the rest is for transactions,
-whose batches are read when they are decided."""
+"""Of all payloads together. The copier is a MiB behind when producers begin to wait for it; the rest is for
+transactions, whose batches are read when they are decided."""
 
 
 class RecentPayloads:
@@ -39,6 +39,10 @@ class RecentPayloads:
             while self._bytes > BYTES_MAX:
                 _, oldest = self._payloads.popitem(last=False)
                 self._bytes -= len(oldest)
+
+    def peek(self, journal: Hashable, position: JournalPosition) -> bytearray | None:
+        """As `take`, but it stays: whoever takes it has the same bytes."""
+        return self._payloads.get((journal, position))
 
     def take(self, journal: Hashable, position: JournalPosition) -> bytearray | None:
         """The payload of that frame, which is not here afterwards; None if it is not here now."""

@@ -247,6 +247,9 @@ class StreamedJournal:
     def read_payload(self, position: JournalPosition, frame_bytes: int) -> bytearray:
         return self._file.read_payload(position, frame_bytes)
 
+    def recent_payload(self, position: JournalPosition) -> bytearray | None:
+        return self._file.recent_payload(position)
+
     def let_go(self, position: JournalPosition, frame_bytes: int) -> None:
         self._file.let_go(position, frame_bytes)
 

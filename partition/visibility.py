@@ -12,13 +12,15 @@ Used on the event loop only. No I/O.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from itertools import count
 
 import trio
 
-from datalog.interface import Bounds
+from datalog.interface import Batch, Bounds, ReadResult
 from fairlog_types import LogId, Offset, StorageFailure
 from partition.answers import Watcher
+from partition.newest import Newest
 
 _arrivals = count()
 """Tells apart two that wait for the same offset; events cannot be compared."""
@@ -27,7 +29,17 @@ _arrivals = count()
 class Visibility:
     """The readable range of one log."""
 
-    __slots__ = ("_failure", "_gone", "_waiting", "_watchers", "high_watermark", "last_stable", "log", "log_start")
+    __slots__ = (
+        "_failure",
+        "_gone",
+        "_newest",
+        "_waiting",
+        "_watchers",
+        "high_watermark",
+        "last_stable",
+        "log",
+        "log_start",
+    )
 
     def __init__(self, log: LogId, bounds: Bounds) -> None:
         self.log = log
@@ -37,6 +49,7 @@ class Visibility:
         """The first offset that cannot be read yet."""
         self.last_stable: Offset = bounds.last_stable_offset
         """The first offset that a reader of committed records cannot read yet, as the data log has it."""
+        self._newest = Newest()
         self._waiting: list[tuple[Offset, int, trio.Event]] = []
         self._watchers: set[Watcher] = set()
         self._gone = False
@@ -52,8 +65,37 @@ class Visibility:
         return max(self.last_stable, self.log_start)
 
     def readable_end(self, *, committed_only: bool) -> Offset:
-        """The first offset that a reader cannot read yet."""
-        return self.last_stable if committed_only else self.high_watermark
+        """The first offset that a reader cannot read yet, neither in the data log nor ahead of it."""
+        return self._newest.end or (self.last_stable if committed_only else self.high_watermark)
+
+    # --- ahead of the data log ----------------------------------------------------------------
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether anybody waits for the log to move."""
+        return bool(self._watchers)
+
+    def read_ahead(self, base_offset: Offset, batches: Sequence[tuple[Offset, Batch]]) -> bool:
+        """Let these be read before they are in the data log, and answer whether; each has the offset behind it.
+
+        Those that leave a gap, as something before them could not be read ahead, wait for the data log. In logs without
+        markers only. The watchers are not told: see `wake`.
+        """
+        follows = bool(batches) and base_offset == (self._newest.end or self.high_watermark)
+        if follows:
+            self._newest.add(batches)
+        return follows
+
+    def is_ahead(self, offset: int) -> bool:
+        """Whether the record at `offset` can be read, though it is not in the data log."""
+        end = self._newest.end
+        return end is not None and self.high_watermark <= offset < end
+
+    def newest(self, offset: int, *, bytes_max: int) -> ReadResult:
+        """The batches from that offset on, which `is_ahead`, as the data log will answer: at least one."""
+        batches = self._newest.read(offset, bytes_max=bytes_max)
+        end = self.readable_end(committed_only=False)
+        return ReadResult(self.log, batches, end, self.log_start, end)
 
     # --- what moves it ------------------------------------------------------------------------
 
@@ -61,12 +103,15 @@ class Visibility:
         """The data log can be read up to here."""
         stable = last_stable != self.last_stable
         if stable or high_watermark != self.high_watermark:
+            told = self._newest.end
             self.high_watermark = high_watermark
             self.last_stable = last_stable
+            self._newest.drop_before(high_watermark)
             waiting = self._waiting
             while waiting and waiting[0][0] <= high_watermark:
                 heapq.heappop(waiting)[2].set()
-            self._tell(stable=stable)
+            if told is None or told < high_watermark:
+                self._tell(stable=stable)
 
     def begin_at(self, log_start: Offset) -> None:
         """What lies before `log_start` was deleted. It never goes back."""
@@ -77,6 +122,7 @@ class Visibility:
     def close(self) -> None:
         """The log is deleted: all who wait return, now and later."""
         self._gone = True
+        self._newest.clear()
         self._wake_all()
 
     def fail(self, failure: StorageFailure) -> None:
@@ -85,7 +131,7 @@ class Visibility:
         self._wake_all()
 
     def wake(self) -> None:
-        """Let the watchers look again, though nothing has moved."""
+        """Let the watchers look again, though the data log has not moved."""
         self._tell(stable=True)
 
     def _wake_all(self) -> None:

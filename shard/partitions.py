@@ -1,7 +1,7 @@
 """The partitions of a shard, with the copier after them.
 
     opened by `partition.store` ─▶ here, by log ─▶ recovered: one order for what all of them have placed
-    partition ─▶ place ─▶ copier ─▶ visibility of each log that moved
+    partition ─▶ place ─▶ copier ─▶ visibility of each log that moved, or will in a moment (`reading_ahead`)
 
 Until the shard has recovered, what is placed is kept back: it goes after what recovery finds (`finish_recovery`).
 
@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,6 +24,7 @@ import structlog
 import trio
 
 from copier.copier import BACKLOG_BYTES_MAX, Copier, CopierStatistics
+from copier.plan import Group
 from copier.reclaim import Reclaimer
 from datalog.interface import DataLogs, Mark, NoRoom, TooManyLogs, UnknownLog
 from fairlog_types import LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
@@ -31,8 +33,10 @@ from journal.journal import NoFiles
 from partition.answers import LogCut
 from partition.modes import JOURNAL, TransactionMode
 from partition.partition import AppendedCounts, Partition
-from partition.placed import Placed
+from partition.placed import Placed, PlacedBatch, PlacedTransaction
 from partition.store import Opened, PartitionStore, steps
+from partition.visibility import Visibility
+from shard.reading_ahead import batches_in_memory
 
 EXPIRY_CHECK_MS = 600_000
 """How often idle producers are looked for: Kafka's producer.id.expiration.check.interval.ms."""
@@ -86,6 +90,7 @@ class Partitions:
             self._journal_of,
             on_copied=self._on_copied,
             on_failure=self._copying_has_failed,
+            on_durable=self._on_durable,
             backlog_bytes_max=backlog_bytes_max,
             keeps_cuts=keeps_cuts,
         )
@@ -211,6 +216,21 @@ class Partitions:
 
     def _journal_of(self, log: LogId) -> OpenJournal:
         return self._by_log[log].journal
+
+    def _on_durable(self, groups: Sequence[Group]) -> None:
+        """Let those who wait for these records read them while they are copied."""
+        moved: dict[LogId, Visibility] = {}
+        for item in chain.from_iterable(groups):
+            partition = self._by_log.get(item.log)
+            if partition is None or partition.mode.has_markers or not isinstance(item, PlacedBatch | PlacedTransaction):
+                continue
+            visibility = partition.visibility
+            if visibility.is_watched and visibility.read_ahead(
+                item.base_offset, batches_in_memory(item, partition.journal)
+            ):
+                moved[item.log] = visibility
+        for visibility in moved.values():
+            visibility.wake()
 
     def _on_copied(
         self,

@@ -131,8 +131,12 @@ class ReadPlan:
         ]
         return requests, max(self._limit - self.bytes_read, 0)
 
+    def left(self, read: LogRead) -> int:
+        """How many bytes this part may still get of what was granted."""
+        return max(min(self._limit - self.bytes_read, read.bytes_left), 0)
+
     def take(self, read: LogRead, answer: ReadAnswer) -> None:
-        """Let a log's part have what the data logs have answered to its request. Raises CorruptStorage."""
+        """Let a log's part have what was answered to its request. Raises CorruptStorage."""
         if isinstance(answer, LogMissing):
             read.fail(Problem.UNKNOWN_LOG)
             return

@@ -6,7 +6,8 @@
 
 - A reader at the end of its logs costs no worker thread: positions are compared with the readable ends first, and
   one call in a thread reads all logs that are behind, in one read transaction. What is large is lent by the data logs,
-  until it is sent; if it has to wait for more, it is copied.
+  until it is sent; if it has to wait for more, it is copied. Who has waited gets what is new from memory, before it is
+  in the data logs (`partition.newest`), and costs no thread either.
 - The wait ends when there is enough (`ReadPlan.is_enough`), when its time is over, or when others need the memory that
   is held meanwhile. A reader of committed records is not woken by what it may not read yet.
 - A position up to the end of what is placed in the journal is in range, and there is nothing there yet if it is after
@@ -34,6 +35,7 @@ from fairlog.broker import Broker, Partitions, ReadDataLogs
 from fairlog.reading.plan import LogRead, Problem, ReadPlan
 from fairlog.reading.watchlist import WatchedLog, Watchlist
 from fairlog_types import Offset, StorageFailure
+from partition.visibility import Visibility
 
 WAIT_MS_MAX = 5 * 60 * 1000
 """However long the reader says, which may be 24 days. During a long poll nothing is sent on its connection; a client
@@ -123,7 +125,7 @@ async def read(
                 if not logs.is_current(turn):
                     return None
         if behind:
-            await _read_parts(broker.data_logs, [part for _, part in behind], plan, room)
+            await _read_parts(broker, [part for _, part in behind], plan, room)
             for at, (followed, part) in enumerate(behind, 1):
                 if not logs.is_current(turn):
                     return None
@@ -152,7 +154,7 @@ async def read(
 
 
 def _is_behind(partitions: Partitions, part: LogRead) -> bool:
-    """Whether the data logs are to be asked; brings the part's ends up to date."""
+    """Whether there is something to read, or the data logs are to say why not; brings the part's ends up to date."""
     log = part.log
     assert log is not None, "parts without a log are full"
     partition = partitions.get(log)
@@ -161,7 +163,7 @@ def _is_behind(partitions: Partitions, part: LogRead) -> bool:
         return False
     visibility = partition.visibility
     lag = part.lag(visibility.high_watermark, visibility.last_stable_offset, visibility.log_start)
-    return lag > 0 or (lag < 0 and not part.awaits(partition.placed_end))
+    return lag > 0 or visibility.is_ahead(part.position) or (lag < 0 and not part.awaits(partition.placed_end))
 
 
 def _watch(partitions: Partitions, logs: Watchlist[W], followed: W, part: LogRead) -> None:
@@ -178,9 +180,30 @@ def _watch(partitions: Partitions, logs: Watchlist[W], followed: W, part: LogRea
         logs.pending[followed] = None
 
 
-async def _read_parts(data_logs: ReadDataLogs, parts: Sequence[LogRead], plan: ReadPlan, room: Room) -> None:
+async def _read_parts(broker: Broker, parts: Sequence[LogRead], plan: ReadPlan, room: Room) -> None:
+    """Ask the data logs, if they have something of these parts; what is ahead of them waits until they have not."""
     wanted = plan.wanted(parts)
     plan.grant(await room.take(wanted), wanted=wanted)
+    in_data_logs = [part for part in parts if _ahead(broker.readable, part) is None]
+    if in_data_logs:
+        await _read_data_logs(broker.data_logs, in_data_logs, plan, room)
+    else:
+        for at, part in enumerate(parts, 1):
+            visibility = _ahead(broker.readable, part)
+            if visibility is not None:
+                plan.take(part, visibility.newest(part.position, bytes_max=plan.left(part)))
+            if at % STEP == 0:
+                await trio.lowlevel.checkpoint()
+    room.keep(plan.bytes_read)
+
+
+def _ahead(partitions: Partitions, part: LogRead) -> Visibility | None:
+    """Where the part is to be read ahead of the data log; None if it is not."""
+    partition = None if part.log is None else partitions.get(part.log)
+    return None if partition is None or not partition.visibility.is_ahead(part.position) else partition.visibility
+
+
+async def _read_data_logs(data_logs: ReadDataLogs, parts: Sequence[LogRead], plan: ReadPlan, room: Room) -> None:
     requests, bytes_max = plan.requests(parts)
     loan = await trio.to_thread.run_sync(functools.partial(data_logs.lend, requests, bytes_max=bytes_max))
     if not loan.is_over:
@@ -189,7 +212,6 @@ async def _read_parts(data_logs: ReadDataLogs, parts: Sequence[LogRead], plan: R
         plan.take(part, answer)
         if at % STEP == 0:
             await trio.lowlevel.checkpoint()
-    room.keep(plan.bytes_read)
 
 
 def _keep_copies(parts: Iterable[LogRead]) -> None:

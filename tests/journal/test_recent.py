@@ -9,7 +9,7 @@ import pytest
 
 from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch
 from journal.flush import Flusher
-from journal.journal import Journal, JournalKind, JournalSettings
+from journal.journal import JournalKind, JournalSettings
 from journal.on_files import JournalsOnFiles
 from journal.recent import BYTES_MAX, RecentPayloads
 from tests.journals_on_files import append

@@ -44,6 +44,7 @@ from partition.answers import (
     RefusedAppend,
     Watcher,
 )
+from partition.newest import Newest
 
 LEADER_EPOCH = LeaderEpoch(3)
 
@@ -85,6 +86,8 @@ class MemoryLeaders:
         self.outrun = False
         """Whether producers have to wait for the copy."""
         self.visible_before_hold: dict[LogId, Offset] = {}
+        self.ahead_ends: dict[LogId, Offset] = {}
+        """How far a log that is held can be read ahead of its data log."""
         self.undecided: dict[LogId, Offset] = {}
         """Where the oldest open transaction of a log begins, of logs that have one."""
         self.aborted: dict[LogId, list[AbortedTransaction]] = {}
@@ -125,11 +128,17 @@ class MemoryLeaders:
     def release(self) -> None:
         self.held = False
         self.visible_before_hold.clear()
+        self.ahead_ends.clear()
         self._wake()
 
     def copy_through(self, log: LogId, offset: Offset) -> None:
         """The copy of a log that is held comes so far."""
         self.visible_before_hold[log] = offset
+        self._wake()
+
+    def read_ahead(self, log: LogId) -> None:
+        """All of a log that is held can be read ahead of its data log."""
+        self.ahead_ends[log] = self.end(log)
         self._wake()
 
     def decide(self, log: LogId) -> None:
@@ -191,7 +200,7 @@ class MemoryLeaders:
 
     def watch(self, log: LogId, watcher: Watcher, *, beyond: Offset, committed_only: bool) -> bool:
         end = self.last_stable_offset(log) if committed_only else self.high_watermark(log)
-        if end is None or end > beyond:
+        if end is None or max(end, self.ahead_ends.get(log, end)) > beyond:
             return False
         self.watchers.setdefault(watcher, set()).add(log)
         return True
@@ -302,6 +311,16 @@ class MemoryVisibility:
     @property
     def log_start(self) -> Offset:
         return self._leaders.log_start(self._log)
+
+    def is_ahead(self, offset: int) -> bool:
+        return self.high_watermark <= offset < self._leaders.ahead_ends.get(self._log, 0)
+
+    def newest(self, offset: int, *, bytes_max: int) -> ReadResult:
+        newest = Newest()
+        for batch in self._leaders.logs[self._log]:
+            newest.add([(Offset(parse_batch_header_untrusted(batch).last_offset + 1), batch)])
+        end = self._leaders.ahead_ends[self._log]
+        return ReadResult(self._log, newest.read(offset, bytes_max=bytes_max), end, self.log_start, end)
 
     async def reach(self, offset: Offset) -> None:
         await self._leaders.visible(self._log, offset)

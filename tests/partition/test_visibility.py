@@ -112,3 +112,82 @@ def test_last_stable_offset_is_not_before_the_start(visibility: Visibility) -> N
     visibility.advance(Offset(4), Offset(1))
     visibility.begin_at(Offset(3))
     assert visibility.last_stable_offset == 3
+
+
+# --- ahead of the data log --------------------------------------------------------------------------
+
+
+def ahead(*ends: int) -> list[tuple[Offset, bytes]]:
+    return [(Offset(end), b"up to %d" % end) for end in ends]
+
+
+async def test_read_ahead_is_told_of_once_and_reached_with_the_data_log(
+    visibility: Visibility, nursery: trio.Nursery
+) -> None:
+    """Who reads hears of it when it can be read, and not again when it is copied; who waits for the copy waits."""
+    watching, reached = Watching(), trio.Event()
+    assert not visibility.is_watched
+    assert visibility.watch(watching, beyond=Offset(0), committed_only=True)
+    assert visibility.is_watched
+
+    @nursery.start_soon
+    async def wait_for_the_copy() -> None:
+        await visibility.reach(Offset(2))
+        reached.set()
+
+    await wait_all_tasks_blocked()
+    visibility.read_ahead(Offset(0), ahead(2, 4))
+    visibility.wake()
+    await wait_all_tasks_blocked()
+    assert (watching.moves, reached.is_set(), visibility.high_watermark) == ([True], False, 0)
+    assert visibility.readable_end(committed_only=True) == visibility.readable_end(committed_only=False) == 4
+    visibility.advance(Offset(2), Offset(2))
+    visibility.advance(Offset(4), Offset(4))
+    await wait_all_tasks_blocked()
+    assert (watching.moves, reached.is_set()) == ([True], True)
+    visibility.advance(Offset(5), Offset(5))
+    assert watching.moves == [True, True]
+
+
+def test_who_could_read_ahead_does_not_watch(visibility: Visibility) -> None:
+    visibility.read_ahead(Offset(0), ahead(2))
+    assert not visibility.watch(Watching(), beyond=Offset(1), committed_only=True)
+    assert visibility.watch(Watching(), beyond=Offset(2), committed_only=True)
+
+
+def test_only_what_is_not_in_the_data_log_is_ahead(visibility: Visibility) -> None:
+    assert not visibility.is_ahead(0)
+    visibility.advance(Offset(2), Offset(2))
+    visibility.read_ahead(Offset(2), ahead(4, 6))
+    assert [visibility.is_ahead(offset) for offset in range(1, 8)] == [False, True, True, True, True, False, False]
+    answer = visibility.newest(3, bytes_max=1)
+    assert (answer.batches, answer.next_offset, answer.last_stable_offset) == ([b"up to 4"], 6, 6)
+    assert visibility.newest(2, bytes_max=100).batches == [b"up to 4", b"up to 6"]
+    assert visibility.newest(5, bytes_max=100).batches == [b"up to 6"]
+    visibility.advance(Offset(4), Offset(4))
+    assert [visibility.is_ahead(offset) for offset in (3, 4, 5, 6)] == [False, True, True, False]
+
+
+def test_what_leaves_a_gap_waits_for_the_data_log(visibility: Visibility) -> None:
+    """Something before it was not in memory; and it is read ahead again when the data log has come so far."""
+    visibility.read_ahead(Offset(2), ahead(4))
+    assert not visibility.is_ahead(2)
+    visibility.read_ahead(Offset(0), ahead(2))
+    visibility.read_ahead(Offset(4), ahead(6))
+    assert (visibility.readable_end(committed_only=True), visibility.is_ahead(4)) == (2, False)
+    visibility.advance(Offset(6), Offset(6))
+    visibility.read_ahead(Offset(6), ahead(8))
+    assert visibility.is_ahead(6)
+
+
+def test_nothing_of_a_deleted_log_is_ahead(visibility: Visibility) -> None:
+    visibility.read_ahead(Offset(0), ahead(2))
+    visibility.close()
+    assert not visibility.is_ahead(0)
+
+
+def test_what_is_ahead_stays_readable_after_the_copy_has_failed(visibility: Visibility) -> None:
+    """It is on disk in the journal, and a restart copies it to the same place."""
+    visibility.read_ahead(Offset(0), ahead(2))
+    visibility.fail(StorageFailure("full"))
+    assert visibility.is_ahead(0)

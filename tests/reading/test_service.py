@@ -368,3 +368,97 @@ async def test_turn_that_ends_while_its_thread_reads_touches_the_list_no_more(
         await trio.lowlevel.checkpoint()
     assert found == [None]
     assert (memory.leaders.watchers, reader.watchlist.pending) == ({}, {})
+
+
+# --- ahead of the data logs -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fill_ahead(memory: Memory) -> Callable[..., None]:
+    """Puts batches of two records into a partition that can be read there, and are not in its data log yet."""
+
+    def fill_ahead(partition: int, batches: int = 1) -> None:
+        log = memory.log("t", partition)
+        memory.leaders.copy_through(log, memory.leaders.get(log).visibility.high_watermark)
+        for _ in range(batches):
+            data = bytearray(build_batch(records=2, size=BATCH_BYTES))
+            data[:8] = memory.leaders.end(log).to_bytes(8, "big")
+            memory.leaders.logs[log].append(bytes(data))
+        memory.leaders.read_ahead(log)
+
+    return fill_ahead
+
+
+async def test_what_is_ahead_is_read_without_the_data_logs(memory: Memory, fill, fill_ahead) -> None:
+    """From the batch with the reader's offset on, within the limits; then the reader waits for what comes after it."""
+    fill(0)
+    fill_ahead(0, 3)
+    reader = Reader(memory, {0: 5})
+    part = (await reader.read())[0]
+    assert [int.from_bytes(batch[:8], "big") for batch in part.batches] == [4, 6]
+    assert (part.position, part.high_watermark, part.last_stable, part.full) == (8, 8, 8, False)
+    assert memory.data_logs.reads == 0
+    assert reader.room.kept == [200]
+    assert set(memory.leaders.watchers) == set(reader.followed)
+
+
+async def test_limits_hold_for_what_is_ahead(memory: Memory, fill_ahead) -> None:
+    """The first batch of all goes, however large; a log with more than fits is full."""
+    fill_ahead(0, 2)
+    fill_ahead(1, 2)
+    parts = await Reader(memory, {0: 0, 1: 0}).read(bytes_max=150)
+    assert [(len(part.batches), part.full) for part in parts.values()] == [(1, True), (0, True)]
+    part = (await Reader(memory, {0: 0}).read(bytes_max=50))[0]
+    assert (len(part.batches), part.position) == (1, 2)
+
+
+async def test_data_logs_come_first(memory: Memory, fill, fill_ahead) -> None:
+    """Who is behind reads there, and ahead if that was not enough; the logs that are only ahead wait for it."""
+    fill(0)
+    fill_ahead(0)
+    fill_ahead(1)
+    reader = Reader(memory, {0: 0, 1: 0})
+    parts = await reader.read()
+    assert {index: len(part.batches) for index, part in parts.items()} == {0: 1, 1: 0}
+    assert set(reader.watchlist.pending) == set(reader.followed)
+    parts = await Reader(memory, {0: 0, 1: 0}).read(bytes_min=300)
+    assert {index: len(part.batches) for index, part in parts.items()} == {0: 2, 1: 1}
+    assert memory.data_logs.reads == 2
+
+
+async def test_reader_who_waits_is_woken_by_what_is_ahead(
+    memory: Memory, fill_ahead, nursery: trio.Nursery, clock: trio.abc.Clock
+) -> None:
+    @nursery.start_soon
+    async def append_later() -> None:
+        await trio.sleep(0.1)
+        fill_ahead(0)
+
+    began = trio.current_time()
+    part = (await Reader(memory, {0: 0}).read(wait_ms=10_000))[0]
+    assert len(part.batches) == 1
+    assert trio.current_time() - began == pytest.approx(0.1)
+    assert memory.data_logs.reads == 0
+
+
+@pytest.mark.parametrize("leaves_more", [False, True])
+async def test_what_is_copied_while_memory_is_short_is_read_in_the_data_logs(
+    memory: Memory, fill_ahead, leaves_more: bool
+) -> None:
+    """It is not ahead any more when the room is there, nor maybe some of what the same reader waits for."""
+    fill_ahead(0)
+    fill_ahead(1)
+    reader = Reader(memory, {0: 0, 1: 0})
+
+    async def take(wanted: int) -> int:
+        if leaves_more:
+            memory.leaders.copy_through(memory.log("t", 0), Offset(2))
+        else:
+            memory.leaders.release()
+        await trio.lowlevel.checkpoint()
+        return wanted
+
+    reader.room.take = take  # type: ignore[method-assign]
+    parts = await reader.read(bytes_min=200)
+    assert [len(part.batches) for part in parts.values()] == [1, 1]
+    assert memory.data_logs.reads == 1
