@@ -42,7 +42,8 @@ class RecentPayloads:
 
     def peek(self, journal: Hashable, position: JournalPosition) -> bytearray | None:
         """As `take`, but it stays: whoever takes it has the same bytes."""
-        return self._payloads.get((journal, position))
+        with self._lock:
+            return self._payloads.get((journal, position))
 
     def take(self, journal: Hashable, position: JournalPosition) -> bytearray | None:
         """The payload of that frame, which is not here afterwards; None if it is not here now."""

@@ -12,7 +12,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Iterable
 
 from datalog.interface import Batch
@@ -25,7 +25,7 @@ class Newest:
     __slots__ = ("_batches",)
 
     def __init__(self) -> None:
-        self._batches: deque[tuple[Offset, Batch]] = deque()
+        self._batches: list[tuple[Offset, Batch]] = []
 
     @property
     def end(self) -> Offset | None:
@@ -38,21 +38,27 @@ class Newest:
 
     def drop_before(self, offset: Offset) -> None:
         """The data log has all that is before `offset`."""
-        while self._batches and self._batches[0][0] <= offset:
-            self._batches.popleft()
+        del self._batches[: self._first_behind(offset)]
 
     def read(self, offset: int, *, bytes_max: int) -> list[Batch]:
         """Batches from the one with the record at `offset` on, which is here: the first, and more up to `bytes_max`."""
         found: list[Batch] = []
         size = 0
-        for end, batch in self._batches:
-            if end > offset:
-                size += len(batch)
-                if found and size > bytes_max:
-                    break
-                found.append(batch)
+        for _, batch in self._batches[self._first_behind(offset) :]:
+            size += len(batch)
+            if found and size > bytes_max:
+                break
+            found.append(batch)
         return found
 
     def clear(self) -> None:
         """The log is gone."""
         self._batches.clear()
+
+    def _first_behind(self, offset: int) -> int:
+        """The index of the first batch that ends behind `offset`."""
+        return bisect_right(self._batches, offset, key=_end_of)
+
+
+def _end_of(batch: tuple[Offset, Batch]) -> Offset:
+    return batch[0]
