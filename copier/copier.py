@@ -129,9 +129,9 @@ class Copier:
         `journal_of` gives the journal of every log that is submitted, until it is forgotten. `on_copied` is
         called after each chunk with the new high watermark of each log that got records, the last stable offset of (at
         least) these, and where those logs begin (or later) that were told so. `on_durable` is called with the groups of
-        each chunk before it is copied: they are on disk. `on_failure` is called once, when copying stops for good. None
-        of the three may raise. With `keeps_cuts`, what a chunk leaves may be stored as a cut
-        (`datalog.cuts`).
+        each chunk before it is copied, they are on disk, but not with what was recovered. `on_failure` is called once,
+        when copying stops for good. None of the three may raise. With `keeps_cuts`, what a chunk leaves may be stored
+        as a cut (`datalog.cuts`).
         """
         self.failed: StorageFailure | None = None
         self._data_logs = data_logs
@@ -393,7 +393,8 @@ class Copier:
 
         chunk = self._backlog.take(is_durable, bytes_max=self._chunk_bytes_max)
         if chunk:
-            self._on_durable(chunk)
+            if self._recovered_are_copied:
+                self._on_durable(chunk)
             copied = await self._apply(chunk, {})
             self._backlog.taken_is_done()
             self._account(copied)

@@ -246,6 +246,13 @@ def patch(data: bytearray, base_offset: Offset, leader_epoch: LeaderEpoch) -> No
     _LEADER_EPOCH.pack_into(data, _LEADER_EPOCH_AT, leader_epoch)
 
 
+def placed_at(batch: Buffer, base_offset: Offset, leader_epoch: LeaderEpoch) -> bytes:
+    """A copy of one batch with these in its header, as `patch` sets them."""
+    header = bytearray(batch[:HEADER_BYTES])
+    patch(header, base_offset, leader_epoch)
+    return b"".join((header, memoryview(batch)[HEADER_BYTES:]))
+
+
 def stamped(batch: Buffer, timestamp_ms: int) -> bytearray:
     """A copy of one batch whose records all have the broker's timestamp (log append time), with a new CRC."""
     data = bytearray(batch)

@@ -114,6 +114,8 @@ class Journal:
         self._waits_for_disk = settings.fsync is Fsync.COMMIT
         self._flusher = flusher
         self._recent = recent
+        self._recent_key = object()
+        """Of this journal in this run: the next one over the same files may have other frames at the same positions."""
         self._segments = Segments(directory, reopened.sealed, last)
         self._room = Preallocation(
             directory,
@@ -259,7 +261,7 @@ class Journal:
             return self.append(kind, header, payload, timestamp_ms=timestamp_ms)  # with the salt of that segment
         self._write(segment, buffers, size)
         if payload and self._recent is not None:
-            self._recent.keep(self, position, payload)
+            self._recent.keep(self._recent_key, position, payload)
         return position
 
     def append_received(self, replicated: Buffer) -> JournalPosition:
@@ -446,13 +448,16 @@ class Journal:
         and are not looked at. Raises CorruptStorage, naming file and byte, if there is no such frame; NoFiles if the
         file cannot be opened just now; StorageFailure if the disk refuses.
         """
-        if self._recent is not None and (payload := self._recent.take(self, position)) is not None:
+        if self._recent is not None and (payload := self._recent.take(self._recent_key, position)) is not None:
             return payload
         return self._segments.read_payload(position, frame_bytes)
 
     def recent_payload(self, position: JournalPosition) -> bytearray | None:
-        """What `read_payload` would answer from memory; None if it would have to read the file. It stays there."""
-        return None if self._recent is None else self._recent.peek(self, position)
+        """What `read_payload` would answer from memory, and still does; None if it would read the file.
+
+        Not to be changed, nor to be looked at when somebody may have read it since.
+        """
+        return None if self._recent is None else self._recent.peek(self._recent_key, position)
 
     def let_go(self, position: JournalPosition, frame_bytes: int) -> None:
         """The frame there has been copied, and will not be read again in this run. For any thread; never fails.

@@ -44,7 +44,8 @@ class Newest:
         """Batches from the one with the record at `offset` on, which is here: the first, and more up to `bytes_max`."""
         found: list[Batch] = []
         size = 0
-        for _, batch in self._batches[self._first_behind(offset) :]:
+        for at in range(self._first_behind(offset), len(self._batches)):
+            batch = self._batches[at][1]
             size += len(batch)
             if found and size > bytes_max:
                 break

@@ -1,8 +1,9 @@
 """How far one log can be read, and who waits for it to move: the only place where that is kept.
 
-    copier ─▶ advance ─┬─▶ high watermark, last stable offset ─▶ Fetch, ListOffsets, cuts
-                       ├─▶ `reach`: tasks that wait for an offset, a heap by offset
-                       └─▶ watchers: long polls and fetch sessions, told of every move until they have enough
+    copier ─┬─▶ advance ─┬─▶ high watermark, last stable offset ─▶ Fetch, ListOffsets, cuts
+            │            ├─▶ `reach`: tasks that wait for an offset, a heap by offset
+            │            └─▶ watchers: long polls and fetch sessions, told of every move until they have enough
+            └─▶ read_ahead ─▶ `newest`: what Fetch reads before the data log has it ─▶ watchers, who are told once
 
 Waiting costs one heap entry per task, so a move wakes exactly the tasks whose offset it has reached.
 
@@ -46,9 +47,9 @@ class Visibility:
         self.log_start = bounds.log_start
         """The first offset that can be read."""
         self.high_watermark = bounds.next_offset
-        """The first offset that cannot be read yet."""
+        """The first offset that is not in the data log yet, or cannot be read there."""
         self.last_stable: Offset = bounds.last_stable_offset
-        """The first offset that a reader of committed records cannot read yet, as the data log has it."""
+        """The first offset that a reader of committed records cannot read there, as the data log has it."""
         self._newest = Newest()
         self._waiting: list[tuple[Offset, int, trio.Event]] = []
         self._watchers: set[Watcher] = set()
@@ -57,7 +58,7 @@ class Visibility:
 
     @property
     def last_stable_offset(self) -> Offset:
-        """The first offset that a reader of committed records cannot read yet.
+        """The first offset that a reader of committed records cannot read in the data log yet.
 
         The high watermark, unless a transaction is open in a log of marker mode: then where that one begins, or the
         log's start, if DeleteRecords has taken the beginning of that transaction.
@@ -75,16 +76,14 @@ class Visibility:
         """Whether anybody waits for the log to move."""
         return bool(self._watchers)
 
-    def read_ahead(self, base_offset: Offset, batches: Sequence[tuple[Offset, Batch]]) -> bool:
-        """Let these be read before they are in the data log, and answer whether; each has the offset behind it.
+    def read_ahead(self, base_offset: Offset, batches: Sequence[tuple[Offset, Batch]]) -> None:
+        """Let these be read before they are in the data log; each comes with the offset behind it.
 
-        Those that leave a gap, as something before them could not be read ahead, wait for the data log. In logs without
-        markers only. The watchers are not told: see `wake`.
+        They begin where what can be read ends. In logs without markers only. The watchers are not told: see `wake`.
         """
-        follows = bool(batches) and base_offset == (self._newest.end or self.high_watermark)
-        if follows:
-            self._newest.add(batches)
-        return follows
+        end = self.readable_end(committed_only=False)
+        assert base_offset == end, f"{self.log}: batches from {base_offset} on are to be read behind {end}"
+        self._newest.add(batches)
 
     def is_ahead(self, offset: int) -> bool:
         """Whether the record at `offset` can be read, though it is not in the data log."""
@@ -167,8 +166,8 @@ class Visibility:
     def watch(self, watcher: Watcher, *, beyond: Offset, committed_only: bool) -> bool:
         """Tell `watcher` of every move, and when the log is deleted, until it has heard enough.
 
-        False, and it is not told, if records beyond that offset can be read already. With `committed_only` only
-        records below the last stable offset count.
+        What could be read ahead of the data log is no news when it is there. False, and it is not told, if records
+        beyond that offset can be read already. With `committed_only` only records below the last stable offset count.
         """
         if self.readable_end(committed_only=committed_only) > beyond:
             return False

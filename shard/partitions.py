@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
@@ -24,7 +23,6 @@ import structlog
 import trio
 
 from copier.copier import BACKLOG_BYTES_MAX, Copier, CopierStatistics
-from copier.plan import Group
 from copier.reclaim import Reclaimer
 from datalog.interface import DataLogs, Mark, NoRoom, TooManyLogs, UnknownLog
 from fairlog_types import LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
@@ -33,10 +31,9 @@ from journal.journal import NoFiles
 from partition.answers import LogCut
 from partition.modes import JOURNAL, TransactionMode
 from partition.partition import AppendedCounts, Partition
-from partition.placed import Placed, PlacedBatch, PlacedTransaction
+from partition.placed import Placed
 from partition.store import Opened, PartitionStore, steps
-from partition.visibility import Visibility
-from shard.reading_ahead import batches_in_memory
+from shard.reading_ahead import read_ahead
 
 EXPIRY_CHECK_MS = 600_000
 """How often idle producers are looked for: Kafka's producer.id.expiration.check.interval.ms."""
@@ -90,7 +87,7 @@ class Partitions:
             self._journal_of,
             on_copied=self._on_copied,
             on_failure=self._copying_has_failed,
-            on_durable=self._on_durable,
+            on_durable=lambda groups: read_ahead(groups, self._by_log.get),
             backlog_bytes_max=backlog_bytes_max,
             keeps_cuts=keeps_cuts,
         )
@@ -216,21 +213,6 @@ class Partitions:
 
     def _journal_of(self, log: LogId) -> OpenJournal:
         return self._by_log[log].journal
-
-    def _on_durable(self, groups: Sequence[Group]) -> None:
-        """Let those who wait for these records read them while they are copied."""
-        moved: dict[LogId, Visibility] = {}
-        for item in chain.from_iterable(groups):
-            partition = self._by_log.get(item.log)
-            if partition is None or partition.mode.has_markers or not isinstance(item, PlacedBatch | PlacedTransaction):
-                continue
-            visibility = partition.visibility
-            if visibility.is_watched and visibility.read_ahead(
-                item.base_offset, batches_in_memory(item, partition.journal)
-            ):
-                moved[item.log] = visibility
-        for visibility in moved.values():
-            visibility.wake()
 
     def _on_copied(
         self,

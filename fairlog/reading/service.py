@@ -184,7 +184,12 @@ async def _read_parts(broker: Broker, parts: Sequence[LogRead], plan: ReadPlan, 
     """Ask the data logs, if they have something of these parts; what is ahead of them waits until they have not."""
     wanted = plan.wanted(parts)
     plan.grant(await room.take(wanted), wanted=wanted)
-    in_data_logs = [part for part in parts if _ahead(broker.readable, part) is None]
+    in_data_logs: list[LogRead] = []
+    for at, part in enumerate(parts, 1):
+        if _ahead(broker.readable, part) is None:
+            in_data_logs.append(part)
+        if at % STEP == 0:
+            await trio.lowlevel.checkpoint()
     if in_data_logs:
         await _read_data_logs(broker.data_logs, in_data_logs, plan, room)
     else:

@@ -11,7 +11,7 @@ from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch
 from journal.flush import Flusher
 from journal.journal import JournalKind, JournalSettings
 from journal.on_files import JournalsOnFiles
-from journal.recent import BYTES_MAX, RecentPayloads
+from journal.recent import BYTES_MAX, PAYLOAD_BYTES_MAX, RecentPayloads
 from tests.journals_on_files import append
 
 PAYLOAD = bytes(range(256)) * 4
@@ -30,30 +30,52 @@ def test_payload_is_taken_once_and_is_a_copy() -> None:
     assert recent.take("b", JournalPosition(16)) is None
 
 
+def test_who_peeks_leaves_it_there() -> None:
+    recent = RecentPayloads()
+    recent.keep("a", AT, (b"payload",))
+    assert recent.peek("a", AT) == recent.peek("a", AT) == b"payload"
+    assert recent.take("a", AT) == b"payload"
+    assert recent.peek("a", AT) is None
+
+
+def are_kept(recent: RecentPayloads, numbers: range) -> list[bool]:
+    """Which of the payloads at these positions are there; they are taken."""
+    return [recent.take("j", JournalPosition(number)) is not None for number in numbers]
+
+
 def test_oldest_goes_first_and_what_was_taken_does_not_count() -> None:
     recent = RecentPayloads()
-    third = bytes(BYTES_MAX // 3)
-    for number in range(3):
-        recent.keep("j", JournalPosition(number), (third,))
+    eighth = bytes(BYTES_MAX // 8 - 1024)
+    for number in range(8):
+        recent.keep("j", JournalPosition(number), (eighth,))
     assert recent.take("j", JournalPosition(1)) is not None
-    recent.keep("j", JournalPosition(3), (third,))
-    assert [recent.take("j", JournalPosition(number)) is not None for number in range(4)] == [True, False, True, True]
-    for number in range(5):
-        recent.keep("j", JournalPosition(number), (third,))
-    kept = [recent.take("j", JournalPosition(number)) is not None for number in range(5)]
-    assert kept == [False, False, True, True, True]
+    recent.keep("j", JournalPosition(8), (eighth,))
+    assert are_kept(recent, range(9)) == [True, False, *[True] * 7]
+    for number in range(10):
+        recent.keep("j", JournalPosition(number), (eighth,))
+    assert are_kept(recent, range(10)) == [False, False, *[True] * 8]
 
 
-def test_payload_above_the_bound_is_not_held() -> None:
+def test_memory_is_bounded_however_small_the_payloads_are() -> None:
     recent = RecentPayloads()
-    recent.keep("j", AT, (b"small",))
-    large = bytes(BYTES_MAX + 1)
     tracemalloc.start()
-    recent.keep("j", JournalPosition(16), (large,))
+    for number in range(100_000):
+        recent.keep("j", JournalPosition(number), (b"small",))
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert held < BYTES_MAX
-    assert recent.take("j", JournalPosition(16)) is None
+    assert BYTES_MAX // 8 < held < BYTES_MAX
+
+
+def test_large_payload_is_not_copied_and_pushes_nothing_out() -> None:
+    recent = RecentPayloads()
+    recent.keep("j", JournalPosition(0), (b"small",))
+    large = memoryview(bytes(PAYLOAD_BYTES_MAX // 2 + 1))
+    tracemalloc.start()
+    recent.keep("j", JournalPosition(1), (large, large))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < PAYLOAD_BYTES_MAX // 2
+    assert are_kept(recent, range(2)) == [True, False]
 
 
 @pytest.fixture

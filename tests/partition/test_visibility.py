@@ -168,16 +168,12 @@ def test_only_what_is_not_in_the_data_log_is_ahead(visibility: Visibility) -> No
     assert [visibility.is_ahead(offset) for offset in (3, 4, 5, 6)] == [False, True, True, False]
 
 
-def test_what_leaves_a_gap_waits_for_the_data_log(visibility: Visibility) -> None:
-    """Something before it was not in memory; and it is read ahead again when the data log has come so far."""
-    visibility.read_ahead(Offset(2), ahead(4))
-    assert not visibility.is_ahead(2)
+def test_gap_is_refused(visibility: Visibility) -> None:
+    with pytest.raises(AssertionError, match="batches from 2 on are to be read behind 0"):
+        visibility.read_ahead(Offset(2), ahead(4))
     visibility.read_ahead(Offset(0), ahead(2))
-    visibility.read_ahead(Offset(4), ahead(6))
-    assert (visibility.readable_end(committed_only=True), visibility.is_ahead(4)) == (2, False)
-    visibility.advance(Offset(6), Offset(6))
-    visibility.read_ahead(Offset(6), ahead(8))
-    assert visibility.is_ahead(6)
+    with pytest.raises(AssertionError, match="batches from 0 on are to be read behind 2"):
+        visibility.read_ahead(Offset(0), ahead(2))
 
 
 def test_nothing_of_a_deleted_log_is_ahead(visibility: Visibility) -> None:

@@ -9,15 +9,18 @@ from pathlib import Path
 import pytest
 import trio
 
+from coordinator.messages import ApplyCommit
 from copier import copier as copier_module
 from copier.apply import Copied, apply
+from datalog.batch import base_offset_of
 from datalog.interface import Batch, ReadRequest, ReadResult
 from fairlog_types import LogId, Offset
 from journal import recent as recent_module
 from journal.journal import Fsync
 from partition.modes import MARKERS
+from shard.reading_ahead import AHEAD_BATCHES_MAX
 from tests.clients.raw_client import records_of
-from tests.shard.runs import A, B, Run, is_waiting, transaction
+from tests.shard.runs import A, B, C, Run, is_waiting, transaction
 
 
 class Waiting:
@@ -191,30 +194,117 @@ async def test_without_waiting_for_the_disk_nothing_is_read_ahead(open_run, may_
         await waiting.told.wait()
 
 
-async def test_part_of_a_transaction_that_is_not_in_memory_any_more_is_not_read_ahead(
+async def test_transaction_that_is_not_all_in_memory_is_not_read_ahead(
     open_run, may_copy: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor is what follows it in the same log; all of it is read when it is copied, and the other log's part at once."""
-    monkeypatch.setattr(recent_module, "BYTES_MAX", 1000)
+    """Not in the log that has all of it either, nor what comes behind it; all of it is read when it is copied."""
+    monkeypatch.setattr(recent_module, "BYTES_MAX", 2500)
     async with open_run() as run:
-        await run.start(A, B)
+        await run.start(A, B, C)
+        await run.plain(C, b"so that its journal has its first segment")
         txid = transaction(7)
         await run.begin(txid, A, B)
         await run.write(txid, A, b"long" * 100)
         await run.write(txid, A, b"long" * 200, sequence=1)
         await run.write(txid, B, b"b")
         await run.prepare(txid, A, B)
-        waiting = [Waiting(run, A, 0), Waiting(run, B, 0)]
         await run.partitions.drain()
+        waiting = [Waiting(run, A, 0), Waiting(run, B, 0), Waiting(run, C, 1)]
         may_copy.clear()
+        run.disk.hold()
         run.place(txid, A, B)
-        await run.plain(A, b"v")
-        assert values(await waiting[1].read(0)) == [(0, b"b")]
-        assert not run[A].visibility.is_ahead(0)
-        assert not run[A].visibility.is_ahead(2)
+        await run.plain(C, b"v")
+        run.disk.let_go()
+        assert await is_waiting(run.partitions.drain)
+        assert not any(each.told.is_set() for each in waiting)
         may_copy.set()
         await run.partitions.drain()
-        assert await run.values(A) == [b"long" * 100, b"long" * 200, b"v"]
+        assert await run.snapshot(A, B) == {A: [b"long" * 100, b"long" * 200], B: [b"b"]}
+        assert (await run.values(C))[1:] == [b"v"]
+
+
+async def test_transactions_that_are_placed_as_one_are_read_ahead_as_one(
+    open_run, may_copy: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sink's batch of two lanes in one log: of the second the memory has nothing any more."""
+    monkeypatch.setattr(recent_module, "BYTES_MAX", 2000)
+    async with open_run() as run:
+        await run.start(A)
+        lanes = [transaction(7), transaction(8)]
+        for lane, value in zip(reversed(lanes), (b"second" * 100, b"first" * 100), strict=True):
+            await run.begin(lane, A)
+            await run.write(lane, A, value)
+            await run.prepare(lane, A)
+        await run.partitions.drain()
+        waiting = Waiting(run, A, 0)
+        may_copy.clear()
+        application = run.participant.apply([ApplyCommit(lane, [A], run.clock(), "sink") for lane in lanes])
+        assert await is_waiting(waiting.told.wait)
+        may_copy.set()
+        await application.visible()
+        assert await run.values(A) == [b"first" * 100, b"second" * 100]
+
+
+@pytest.mark.parametrize(("batches", "is_ahead"), [(AHEAD_BATCHES_MAX, True), (AHEAD_BATCHES_MAX + 1, False)])
+async def test_event_loop_does_not_do_more_than_its_share(
+    open_run, may_copy: threading.Event, batches: int, is_ahead: bool
+) -> None:
+    """A transaction of many batches is read when it is copied."""
+    async with open_run() as run:
+        await run.start(A)
+        txid = transaction(7)
+        await run.begin(txid, A)
+        for sequence in range(batches):
+            await run.write(txid, A, b"v", sequence=sequence)
+        await run.prepare(txid, A)
+        await run.partitions.drain()
+        waiting = Waiting(run, A, 0)
+        may_copy.clear()
+        run.place(txid, A)
+        assert await is_waiting(run.partitions.drain)
+        assert (waiting.told.is_set(), run[A].visibility.is_ahead(0)) == (is_ahead, is_ahead)
+        may_copy.set()
+        await run.applied(txid)
+
+
+async def test_transaction_with_a_part_among_markers_is_not_read_ahead(open_run, may_copy: threading.Event) -> None:
+    """Its marker is read when it is copied, and the part in the other log with it."""
+    async with open_run() as run:
+        await run.lead([A])
+        await run.start(B, mode=MARKERS)
+        txid = transaction(7)
+        await run.begin(txid, A, B)
+        await run.write(txid, A, b"a")
+        await run.write(txid, B, b"b")
+        await run.prepare(txid, A, B)
+        await run.partitions.drain()
+        waiting = Waiting(run, A, 0)
+        may_copy.clear()
+        run.place(txid, A, B)
+        assert await is_waiting(waiting.told.wait)
+        may_copy.set()
+        await run.applied(txid)
+
+
+async def test_what_is_given_ahead_is_not_what_the_copier_changes(open_run, may_copy: threading.Event) -> None:
+    """A reader sends its bytes while the copier's thread writes base offset and leader epoch into the journal's."""
+    async with open_run() as run:
+        await run.start(A)
+        await run.plain(A, b"before")
+        await run.partitions.drain()
+        waiting = Waiting(run, A, 1)
+        may_copy.clear()
+        position = run[A].journal.end
+        await run.plain(A, b"v")
+        await waiting.told.wait()
+        (given,) = run[A].visibility.newest(1, bytes_max=1).batches
+        kept = run[A].journal.recent_payload(position)
+        assert kept is not None
+        assert base_offset_of(kept) == 0
+        assert base_offset_of(given) == 1
+        with memoryview(given) as view:
+            assert view.readonly
+        may_copy.set()
 
 
 async def test_deleted_log_is_not_read_ahead(open_run, may_copy: threading.Event) -> None:

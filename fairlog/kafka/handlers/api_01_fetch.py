@@ -1,4 +1,4 @@
-"""Fetch: whole record batches from the data logs. It waits a while for new ones.
+"""Fetch: whole record batches, as the data logs have them. It waits a while for new ones.
 
     request ──▶ FetchSession: what the client reads ──▶ fairlog.reading.service.read ──▶ what is new to it ──▶ answer
 
