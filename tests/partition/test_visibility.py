@@ -166,6 +166,9 @@ def test_only_what_is_not_in_the_data_log_is_ahead(visibility: Visibility) -> No
     assert visibility.newest(5, bytes_max=100).batches == [b"up to 6"]
     visibility.advance(Offset(4), Offset(4))
     assert [visibility.is_ahead(offset) for offset in (3, 4, 5, 6)] == [False, True, True, False]
+    visibility.advance(Offset(8), Offset(8))
+    visibility.read_ahead(Offset(8), ahead(9))
+    assert visibility.newest(8, bytes_max=100).batches == [b"up to 9"]
 
 
 def test_gap_is_refused(visibility: Visibility) -> None:
