@@ -501,10 +501,10 @@ def test_copy_that_the_stream_has_left_behind_is_made_anew_while_its_node_runs(
     with writing(cluster, topic) as writers:
         all_write_on(writers)
         others = [1, 3]
-        wait_until(lambda: 2 in owners(cluster))  # shards are spread a moment after the start
+        wait_until(lambda: set(owners(cluster)) == {1, 2, 3})  # shards are spread a moment after the start
         before = owned(cluster, others)
         cluster.pause(2)
-        wait_until(lambda: owned(cluster, others) > before)
+        wait_until(lambda: 2 not in owners(cluster) and owned(cluster, others) > before)
         engine = AdminClient({"bootstrap.servers": kafka.bootstrap})
         ends = {each: future.result().offset for each, future in
                 engine.list_offsets({each: OffsetSpec.latest() for each in streams}).items()}  # fmt: skip
