@@ -79,10 +79,6 @@ NO_FILES_PAUSE_S = 0.5
 Done = TypeVar("Done")
 
 
-def _nobody_reads_ahead(_groups: Sequence[Group]) -> None:
-    """In place of an `on_durable`."""
-
-
 class LocalJournal(PayloadSource, Protocol):
     """What the copier needs of a local journal; `journal.journal.Journal` has it."""
 
@@ -119,7 +115,7 @@ class Copier:
         on_copied: Callable[[Mapping[LogId, Offset], Mapping[LogId, Offset], Mapping[LogId, Offset]], None],
         *,
         on_failure: Callable[[StorageFailure], None],
-        on_durable: Callable[[Sequence[Group]], None] = _nobody_reads_ahead,
+        on_durable: Callable[[Sequence[Group]], None] = lambda _groups: None,
         chunk_bytes_max: int = CHUNK_BYTES_MAX,
         backlog_bytes_max: int = BACKLOG_BYTES_MAX,
         keeps_cuts: bool = True,
@@ -128,10 +124,10 @@ class Copier:
 
         `journal_of` gives the journal of every log that is submitted, until it is forgotten. `on_copied` is
         called after each chunk with the new high watermark of each log that got records, the last stable offset of (at
-        least) these, and where those logs begin (or later) that were told so. `on_durable` is called with the groups of
-        each chunk before it is copied, they are on disk, but not with what was recovered. `on_failure` is called once,
-        when copying stops for good. None of the three may raise. With `keeps_cuts`, what a chunk leaves may be stored
-        as a cut (`datalog.cuts`).
+        least) these, and where those logs begin (or later) that were told so. `on_durable` is called before each chunk
+        is copied, with its groups, which are on disk; not for what was recovered. `on_failure` is called once, when
+        copying stops for good. None of the three may raise. With `keeps_cuts`, what a chunk leaves may be stored as a
+        cut (`datalog.cuts`).
         """
         self.failed: StorageFailure | None = None
         self._data_logs = data_logs

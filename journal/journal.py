@@ -444,9 +444,9 @@ class Journal:
     def read_payload(self, position: JournalPosition, frame_bytes: int) -> bytearray:
         """The payload of the frame at `position`, which takes `frame_bytes` (to the next frame). For any thread.
 
-        One that was appended a moment ago may come from memory (`recent`), once; its checksums are those of the file,
-        and are not looked at. Raises CorruptStorage, naming file and byte, if there is no such frame; NoFiles if the
-        file cannot be opened just now; StorageFailure if the disk refuses.
+        If it was appended a moment ago it may come from memory, once, and nothing of the file is looked at. Raises
+        CorruptStorage, naming file and byte, if there is no such frame; NoFiles if the file cannot be opened just now;
+        StorageFailure if the disk refuses.
         """
         if self._recent is not None and (payload := self._recent.take(self._recent_key, position)) is not None:
             return payload

@@ -46,17 +46,18 @@ def read_ahead(groups: Iterable[Group], partition_of: Callable[[LogId], Partitio
         batches_left -= len(refs)
         if min(bytes_left, batches_left) < 0 or (parts and any(isinstance(item, PlacedMarker) for item in group)):
             break
-        found = [_in_memory(part) for part in parts]
-        if any(batches is None for batches in found):
+        found = [batches for part in parts if (batches := _in_memory(part)) is not None]
+        if len(found) < len(parts):
             break
         for (partition, item), batches in zip(parts, found, strict=True):
             visibility = moved[item.log] = partition.visibility
-            visibility.read_ahead(item.base_offset, batches or ())
+            visibility.read_ahead(item.base_offset, batches)
     for visibility in moved.values():
         visibility.wake()
 
 
 def _waited_for(group: Group, partition_of: Callable[[LogId], Partition | None]) -> list[_Part]:
+    """The group's parts in logs that somebody waits at the end of, and that can be read ahead of their data logs."""
     parts: list[_Part] = []
     for item in group:
         partition = partition_of(item.log)

@@ -181,7 +181,7 @@ def _watch(partitions: Partitions, logs: Watchlist[W], followed: W, part: LogRea
 
 
 async def _read_parts(broker: Broker, parts: Sequence[LogRead], plan: ReadPlan, room: Room) -> None:
-    """Ask the data logs, if they have something of these parts; what is ahead of them waits until they have not."""
+    """Read the data logs if any of these parts is there. Those that are only ahead are read when none is."""
     wanted = plan.wanted(parts)
     plan.grant(await room.take(wanted), wanted=wanted)
     in_data_logs: list[LogRead] = []

@@ -9,7 +9,7 @@ import pytest
 
 from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch
 from journal.flush import Flusher
-from journal.journal import JournalKind, JournalSettings
+from journal.journal import Journal, JournalKind, JournalSettings
 from journal.on_files import JournalsOnFiles
 from journal.recent import BYTES_MAX, PAYLOAD_BYTES_MAX, RecentPayloads
 from tests.journals_on_files import append
@@ -84,6 +84,14 @@ def journals(flusher: Flusher) -> JournalsOnFiles:
     return JournalsOnFiles(flusher, settings, LeaderEpoch(7))
 
 
+def damage(journal: Journal) -> tuple[Path, bytes]:
+    """Turn the payload round in the journal's file; the file, and what was in it."""
+    ((path, _),) = journal.named_segments()
+    data = path.read_bytes()
+    path.write_bytes(data.replace(PAYLOAD, PAYLOAD[::-1]))
+    return path, data
+
+
 async def test_what_the_reader_changes_is_not_in_the_file(journals: JournalsOnFiles, tmp_path: Path) -> None:
     journal = await journals.open(tmp_path / "j", JournalKind.LOCAL)
     at = await append(journal, 1, PAYLOAD)
@@ -97,9 +105,7 @@ async def test_file_is_read_after_memory(journals: JournalsOnFiles, tmp_path: Pa
     journal = await journals.open(tmp_path / "j", JournalKind.LOCAL)
     at = await append(journal, 1, PAYLOAD)
     await journal.sync()
-    ((path, _),) = journal.named_segments()
-    data = path.read_bytes()
-    path.write_bytes(data.replace(PAYLOAD, PAYLOAD[::-1]))
+    path, data = damage(journal)
     assert journal.read_payload(*at) == PAYLOAD
     with pytest.raises(CorruptStorage, match="damaged frame"):
         journal.read_payload(*at)
@@ -114,8 +120,7 @@ async def test_journal_that_was_opened_again_reads_the_file(journals: JournalsOn
     at = await append(journal, 1, PAYLOAD)
     await journal.close()
     again = await journals.open(tmp_path / "j", JournalKind.LOCAL)
-    ((path, _),) = again.named_segments()
-    path.write_bytes(path.read_bytes().replace(PAYLOAD, PAYLOAD[::-1]))
+    damage(again)
     with pytest.raises(CorruptStorage, match="damaged frame"):
         again.read_payload(*at)
     await again.close()
@@ -125,8 +130,7 @@ async def test_group_journals_keep_nothing(journals: JournalsOnFiles, tmp_path: 
     journal = await journals.open(tmp_path / "g", JournalKind.GROUP)
     at = await append(journal, 1, PAYLOAD)
     await journal.sync()
-    ((path, _),) = journal.named_segments()
-    path.write_bytes(path.read_bytes().replace(PAYLOAD, PAYLOAD[::-1]))
+    damage(journal)
     with pytest.raises(CorruptStorage, match="damaged frame"):
         journal.read_payload(*at)
     await journal.close()

@@ -54,7 +54,7 @@ def make_topic(address: str, name: str) -> None:
     """Again if the node hangs up, as one does whose shard has another owner by now: an admin client does not."""
     admin = AdminClient({"bootstrap.servers": address})
     deadline = time.monotonic() + WAIT_S
-    while True:
+    for attempt in count(1):
         (future,) = admin.create_topics([NewTopic(name, PARTITIONS, 1)]).values()
         try:
             future.result(WAIT_S)
@@ -62,7 +62,7 @@ def make_topic(address: str, name: str) -> None:
             code = error.args[0].code()
             if code == KafkaError._TRANSPORT and time.monotonic() < deadline:
                 continue
-            if code != KafkaError.TOPIC_ALREADY_EXISTS:
+            if attempt == 1 or code != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
         return
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from copier import copier as copier_module
 from copier.apply import Copied, apply
 from datalog.batch import base_offset_of
 from datalog.interface import Batch, ReadRequest, ReadResult
-from fairlog_types import LogId, Offset
+from fairlog_types import LogId, Offset, TxId
 from journal import recent as recent_module
 from journal.journal import Fsync
 from partition.modes import MARKERS
@@ -51,6 +51,16 @@ async def stored(run: Run, log: LogId, offset: int) -> Sequence[Batch]:
 
 def values(batches: Sequence[Batch]) -> list[tuple[int, bytes | None]]:
     return [record for batch in batches for record in records_of(batch)]
+
+
+async def prepare(run: Run, txid: TxId, contents: Mapping[LogId, Sequence[bytes]]) -> None:
+    """A transaction of one batch for each value; all that is placed before it is copied."""
+    await run.begin(txid, *contents)
+    for log, batches in contents.items():
+        for sequence, value in enumerate(batches):
+            await run.write(txid, log, value, sequence=sequence)
+    await run.prepare(txid, *contents)
+    await run.partitions.drain()
 
 
 @pytest.fixture
@@ -143,11 +153,7 @@ async def test_what_was_read_ahead_is_there_after_a_crash_at_the_same_place(
         await run.start(A, B)
         waiting = [Waiting(run, A, 0), Waiting(run, B, 0)]
         txid = transaction(7)
-        await run.begin(txid, A, B)
-        await run.write(txid, A, b"a")
-        await run.write(txid, B, b"b")
-        await run.prepare(txid, A, B)
-        await run.partitions.drain()
+        await prepare(run, txid, {A: [b"a"], B: [b"b"]})
         may_copy.clear()
         run.place(txid, A, B)
         ahead = [await each.read(0) for each in waiting]
@@ -203,12 +209,7 @@ async def test_transaction_that_is_not_all_in_memory_is_not_read_ahead(
         await run.start(A, B, C)
         await run.plain(C, b"so that its journal has its first segment")
         txid = transaction(7)
-        await run.begin(txid, A, B)
-        await run.write(txid, A, b"long" * 100)
-        await run.write(txid, A, b"long" * 200, sequence=1)
-        await run.write(txid, B, b"b")
-        await run.prepare(txid, A, B)
-        await run.partitions.drain()
+        await prepare(run, txid, {A: [b"long" * 100, b"long" * 200], B: [b"b"]})
         waiting = [Waiting(run, A, 0), Waiting(run, B, 0), Waiting(run, C, 1)]
         may_copy.clear()
         run.disk.hold()
@@ -232,10 +233,7 @@ async def test_transactions_that_are_placed_as_one_are_read_ahead_as_one(
         await run.start(A)
         lanes = [transaction(7), transaction(8)]
         for lane, value in zip(reversed(lanes), (b"second" * 100, b"first" * 100), strict=True):
-            await run.begin(lane, A)
-            await run.write(lane, A, value)
-            await run.prepare(lane, A)
-        await run.partitions.drain()
+            await prepare(run, lane, {A: [value]})
         waiting = Waiting(run, A, 0)
         may_copy.clear()
         application = run.participant.apply([ApplyCommit(lane, [A], run.clock(), "sink") for lane in lanes])
@@ -253,11 +251,7 @@ async def test_event_loop_does_not_do_more_than_its_share(
     async with open_run() as run:
         await run.start(A)
         txid = transaction(7)
-        await run.begin(txid, A)
-        for sequence in range(batches):
-            await run.write(txid, A, b"v", sequence=sequence)
-        await run.prepare(txid, A)
-        await run.partitions.drain()
+        await prepare(run, txid, {A: [b"v"] * batches})
         waiting = Waiting(run, A, 0)
         may_copy.clear()
         run.place(txid, A)
@@ -273,11 +267,7 @@ async def test_transaction_with_a_part_among_markers_is_not_read_ahead(open_run,
         await run.lead([A])
         await run.start(B, mode=MARKERS)
         txid = transaction(7)
-        await run.begin(txid, A, B)
-        await run.write(txid, A, b"a")
-        await run.write(txid, B, b"b")
-        await run.prepare(txid, A, B)
-        await run.partitions.drain()
+        await prepare(run, txid, {A: [b"a"], B: [b"b"]})
         waiting = Waiting(run, A, 0)
         may_copy.clear()
         run.place(txid, A, B)
