@@ -71,6 +71,7 @@ from partition.answers import (
 from partition.partition import Partition as LedPartition
 from shard.cut_messages import Cuts, NoCut
 from shard.directory import FIRST_SHARD
+from shard.links import Confirm
 from shard.offset_messages import OffsetsRefused
 
 LOOKED_INTO_MAX = 2
@@ -350,6 +351,8 @@ class Broker:
     has_ended: Callable[[], bool] = _never
     """Whether the shard may have another owner by now. Then nothing is answered any more: clients connect again and ask
     the new owner. An error would say more than is known: the request may have had its effect."""
+    confirm: Confirm | None = None
+    """Makes sure that this process owned the shard when something was asked (decision 90). None: nobody else can."""
     appends_wait: Callable[[], bool] = _never
     """Whether appends to the replicated log have waited for so long that another node would take over. Then nothing new
     is begun: who asks for it is told to ask again, and does not wait here, in a number that nobody knows."""

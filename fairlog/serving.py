@@ -46,6 +46,7 @@ from fairlog.node_view import Parts
 from fairlog.retention.task import Retention
 from fairlog.topics import LocalTopics
 from journal.journal import Fsync
+from shard.links import Confirm
 from shard.offsets import OffsetsLogs
 from shard.shard import Shard, ShardSettings
 
@@ -69,6 +70,8 @@ class ShardParts:
     """By listener."""
     has_ended: Callable[[], bool] = field(default=lambda: False)
     """Whether the shard may have another owner by now (`Broker.has_ended`)."""
+    confirm: Confirm | None = None
+    """Makes sure that this process owns the shard (`Broker.confirm`)."""
     appends_wait: Callable[[], bool] = field(default=lambda: False)
     """Whether nothing new is begun for now (`Broker.appends_wait`)."""
 
@@ -158,6 +161,7 @@ async def serve_shard(
             other_coordinators,
             access=live_access(settings.authorizer, cluster),
             has_ended=parts.has_ended,
+            confirm=parts.confirm,
             appends_wait=parts.appends_wait,
         )
         async with trio.open_nursery() as serving:

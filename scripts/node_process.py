@@ -61,9 +61,13 @@ def _processes_of(supervisor: int) -> dict[int, int]:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether the process has let go of its files and locks. A zombie has: whoever is to reap it takes his time."""
+    """Whether the process has let go of its files and locks. A zombie has: whoever is to reap it takes his time.
+
+    But not as long as it has other threads: one that waits for the disk ends after the first one.
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state in "ZX" and len(os.listdir(f"/proc/{pid}/task")) <= 1
     except OSError:
         return True
 

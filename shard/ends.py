@@ -13,6 +13,9 @@ it is in doubt: it is prepared, and so will be decided soon, whatever its client
 The same holds for a committed transaction that is not placed yet, because an earlier one of its group is still being
 decided.
 
+On a replicated log another process may own the shard, and have answered more. So a question first waits until it is
+certain that this one owned it when it was asked (`shard/owner_at_question.py`).
+
 The wait is limited. After it, and when copying has stopped permanently, the request gets an error on which clients ask
 again: the node never reports an end that may be too low. After a failure of the disk a commit may be answered although
 its records are not placed until the restart; the coordinator knows for which logs this is so.
@@ -28,6 +31,7 @@ import trio
 
 from fairlog_types import LogId, Offset, StorageFailure, TxId
 from partition.partition import Partition
+from shard.owner_at_question import Doubt, MayBeDeposed, OwnerAtQuestion
 
 OWN_WAIT_S = 20.0
 """How long a request waits for this node's own flush and copy, whatever time-out it brings: that one is for waiting on
@@ -57,7 +61,7 @@ class Coordinates(Protocol):
         ...
 
 
-class Leads(Protocol):
+class Leads(MayBeDeposed, Protocol):
     """Who leads logs: a shard, and its broker."""
 
     @property
@@ -72,6 +76,10 @@ class EndRefusal(Enum):
 
     NOT_YET = "what was answered before the question is not copied yet"
     STORAGE = "the disk has failed: what was answered before the question cannot be read until the node is restarted"
+    DEPOSED = "another node may own the shard by now, and may have answered more"
+
+
+_REFUSALS = {Doubt.NOT_YET: EndRefusal.NOT_YET, Doubt.DEPOSED: EndRefusal.DEPOSED}
 
 
 class AskedEnds:
@@ -84,6 +92,7 @@ class AskedEnds:
         self._awaited: dict[LogId, Collection[TxId]] = {}
         """By log what may be committed, or is, and is not placed."""
         self._deadline = trio.current_time() + wait_s
+        self._owner = OwnerAtQuestion(leads)
         self.can_be_read = True
         """Whether no one had to wait, as things stood when the question came in."""
 
@@ -102,13 +111,16 @@ class AskedEnds:
                 if awaited:
                     asked._awaited[log] = awaited
                     asked.can_be_read = False
-                asked.can_be_read &= end <= partition.visibility.high_watermark
+                asked.can_be_read &= end <= partition.visibility.high_watermark and asked._owner.is_certain
             if at % _STEP == 0:
                 await trio.lowlevel.checkpoint()
         return asked
 
     async def settled(self, log: LogId) -> EndRefusal | None:
         """Wait until `end` has all that was decided when the question came in. None: it has."""
+        doubt = await self._owner.doubt(self._deadline)
+        if doubt is not None:
+            return _REFUSALS[doubt]
         txids = self._awaited.get(log)
         partition = self._leads.partitions.get(log)
         if txids is None or partition is None:

@@ -28,6 +28,8 @@ class OwnCuts:
         """`kept` is called when the ends that were noted last are about to be stored."""
         self.partitions = partitions
         self.coordinator = coordinator
+        self.confirm = None  # the shard's answers are confirmed as a whole (`shard.commands`)
+        self.appends_wait = _never
         self._commits = commits
         self._kept = kept
         self._noted: tuple[int, Mapping[LogId, Offset]] | None = None
@@ -118,3 +120,7 @@ class OwnCuts:
     def forget(self, taker: ShardNumber) -> None:
         """See `Commits.forget`."""
         self._commits.forget(taker)
+
+
+def _never() -> bool:
+    return False

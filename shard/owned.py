@@ -26,6 +26,7 @@ from journal.flush import Flusher
 from journal.journal import JournalKind
 from journal.streamed import StreamedJournals
 from shard.directory import ShardDirectory
+from shard.links import Confirm
 from shard.progress import CopyProgress
 from shard.replica import StreamTimes, save_marks
 from shard.shard import Neighbours, Shard, ShardSettings, ShardStorage, open_shard
@@ -90,6 +91,11 @@ class OwnedShard:
         self.writer = epoch.writer
         self.state_at_first = epoch.state_at_first
         self._journals = epoch.journals
+
+    @property
+    def confirm(self) -> Confirm:
+        """See `StreamedJournals.confirm`."""
+        return self._journals.confirm
 
     @property
     def failed_disk(self) -> StorageFailure | None:

@@ -324,6 +324,7 @@ class ShardCopy:
             neighbourhood=self._neighbourhood,
             advertised=self._advertised,
             has_ended=owned.over.is_set,
+            confirm=owned.confirm,
             appends_wait=self._appends_wait,
         )
         doors = self._port.doors()

@@ -156,6 +156,7 @@ END_REFUSALS: dict[EndRefusal, ErrorCode] = {
     # Kafka's code for a new leader's high watermark that has not caught up: clients ask again.
     EndRefusal.NOT_YET: ErrorCode.OFFSET_NOT_AVAILABLE,
     EndRefusal.STORAGE: ErrorCode.KAFKA_STORAGE_ERROR,
+    EndRefusal.DEPOSED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
 }
 """The codes that are answered instead of the end of a log."""
 

@@ -1,16 +1,23 @@
-"""While the engine of several machines is away: what would have to be written is refused at once, what reads is not."""
+"""While the engine of several machines is away: what would have to be written is refused at once, what reads is not.
+
+But for ends and committed offsets: they are told once it is certain that no other node has answered more.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+import trio
 
 from fairlog.broker import Broker
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers import ALL
+from fairlog_types import StorageFailure
+from shard.ends import OWN_WAIT_S
 from tests.kafka.asking import Asker
 from tests.kafka.example_requests import build_batch, example_fields
 from tests.kafka.in_memory import Memory
@@ -78,3 +85,90 @@ async def test_what_reads_is_answered_as_ever(cut_off: CutOff, key: int) -> None
     before = await Asker(cut_off)(key, version, **example_fields(key))
     cut_off.is_away = True
     assert str(await Asker(cut_off)(key, version, **example_fields(key))) == str(before)
+
+
+# --- what may be out of date -----------------------------------------------------------------------
+
+LIST_OFFSETS, OFFSET_FETCH, DELETE_RECORDS = 2, 9, 21
+NOT_CERTAIN = {
+    LIST_OFFSETS: (7, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    OFFSET_FETCH: (9, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+    DELETE_RECORDS: (2, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+}
+"""By API key: a version, the code while it is not certain who owns the shard, and the one of who does not any more."""
+
+
+@dataclass
+class InDoubt(Memory):
+    """Another node may own the shard, until it is `certain` that none does."""
+
+    certain: trio.Event = field(default_factory=trio.Event)
+    is_away: bool = False
+    is_deposed: bool = False
+    asked: int = 0
+
+    @property
+    def broker(self) -> Broker:
+        return replace(super().broker, confirm=self._confirm, appends_wait=lambda: self.is_away)
+
+    def _confirm(self) -> Callable[[], Awaitable[None]]:
+        self.asked += 1
+        return self._confirmed
+
+    async def _confirmed(self) -> None:
+        await self.certain.wait()
+        if self.is_deposed:
+            raise StorageFailure("another node owns the shard")
+
+
+@pytest.fixture
+def in_doubt() -> InDoubt:
+    memory = InDoubt()
+    memory.topics.create_now("t")
+    return memory
+
+
+@pytest.mark.parametrize("key", NOT_CERTAIN)
+async def test_what_may_be_out_of_date_is_told_when_it_is_certain_that_it_is_not(
+    in_doubt: InDoubt, key: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """That this node owned the shard."""
+    version, *_ = NOT_CERTAIN[key]
+    answers: list[Any] = []
+    asker = Asker(in_doubt)
+    async with trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            answers.append(await asker(key, version, **example_fields(key)))
+
+        nursery.start_soon(ask)
+        await trio.sleep(1)
+        assert (in_doubt.asked, answers) == (1, [])
+        in_doubt.certain.set()
+    assert codes(answers) == {ErrorCode.NONE}
+
+
+@pytest.mark.parametrize("key", NOT_CERTAIN)
+async def test_what_may_be_out_of_date_is_not_told(
+    in_doubt: InDoubt, key: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """In time, by who is deposed, and while nothing is accepted, which is not waited for."""
+    version, not_certain, deposed = NOT_CERTAIN[key]
+    asker, fields = Asker(in_doubt), example_fields(key)
+    assert codes(await asker(key, version, **fields)) == {not_certain}
+    assert 1 < trio.current_time() <= OWN_WAIT_S
+    in_doubt.certain.set()
+    in_doubt.is_deposed = True
+    assert codes(await asker(key, version, **fields)) - {ErrorCode.NONE} == {deposed}
+    in_doubt.is_deposed, in_doubt.is_away = False, True
+    before_s = trio.current_time()
+    assert codes(await asker(key, version, **fields)) - {ErrorCode.NONE} == {not_certain}
+    assert trio.current_time() == before_s
+
+
+async def test_start_of_a_log_is_told_without_being_certain(in_doubt: InDoubt) -> None:
+    """It only grows, and what lies before it is found to be gone by who reads it."""
+    fields = example_fields(LIST_OFFSETS)
+    (topic,) = fields["topics"]
+    topic.partitions[0].timestamp = -2
+    assert codes(await Asker(in_doubt)(LIST_OFFSETS, 7, **fields)) == {ErrorCode.NONE}

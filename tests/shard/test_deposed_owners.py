@@ -7,7 +7,7 @@ appends time out. So what it says must not rest on what it believes (decision 61
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,14 +15,18 @@ import pytest
 import trio
 
 from coordinator.answers import Granted
+from coordinator.service import Coordinator
 from datalog.batch import parse_batch_header_untrusted
 from datalog.interface import ReadRequest, ReadResult
 from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, ShardNumber
 from partition.answers import Appended
+from partition.partition import Partition
 from shard.commands import ApplyAll
 from shard.conversation import Command, Message
 from shard.cut_messages import Cuts, NoCut
 from shard.directory import shard_directory
+from shard.ends import AskedEnds, EndRefusal
+from shard.links import Confirm
 from shard.owned import Epoch, OwnedShard, open_owned
 from shard.partitions import Partitions
 from shard.progress import CopyProgress
@@ -88,6 +92,16 @@ class Owner:
 
     def kill(self) -> None:
         self.nursery.cancel_scope.cancel()
+
+
+@dataclass(frozen=True)
+class AskedOwner:
+    """An owner as `shard.ends.Leads`."""
+
+    partitions: Mapping[LogId, Partition]
+    coordinator: Coordinator
+    confirm: Confirm
+    appends_wait: Callable[[], bool]
 
 
 @dataclass
@@ -286,6 +300,73 @@ async def test_deposed_taker_of_cuts_takes_none(nodes: Nodes) -> None:
         cuts = await taker.shard.cutting.cut([LOG])
     assert not taker.owned.over.is_set(), "the test takes too long: it does not try what it is to try"
     assert not isinstance(cuts, Cuts)
+
+
+async def _end_told_by(owner: Owner, log: LogId, *, appends_wait: bool = False) -> Offset | EndRefusal:
+    """The end of the log, as who asks for it is told it."""
+    shard = owner.shard
+    leads = AskedOwner(shard.partitions.by_log, shard.coordinator, owner.owned.confirm, lambda: appends_wait)
+    asked = await AskedEnds.ask(leads, [log])
+    assert not asked.can_be_read
+    return await asked.reached(log) or shard.partitions.by_log[log].visibility.high_watermark
+
+
+async def _append(owner: Owner, log: LogId) -> None:
+    """One record, until it is accepted."""
+    data = batch([b"plain"])
+    partition = owner.shard.partitions.by_log[log]
+    answer = await partition.append(data, parse_batch_header_untrusted(data), None)
+    assert isinstance(answer, Appended)
+    assert answer.durable_at is not None
+    await partition.durable(answer.durable_at)
+
+
+async def test_deposed_owner_tells_no_end(nodes: Nodes) -> None:
+    """It does not know what the present one has answered; when it hears of that one, it says so."""
+    log = log_of(COORDINATOR)
+    deposed = await nodes.own(COORDINATOR, "deposed")
+    await deposed.recover()
+    await _append(deposed, log)
+    assert await _end_told_by(deposed, log) == 1
+    nodes.cluster.cut("deposed")
+    present = await nodes.own(COORDINATOR, "present")
+    await present.recover()
+    await _append(present, log)
+    assert await _end_told_by(present, log) == 2
+
+    answers = _asked(nodes, _end_told_by, deposed, log)
+    await trio.sleep(0.3)
+    assert not deposed.owned.over.is_set(), "the test takes too long: it does not try what it is to try"
+    assert answers == []
+    nodes.cluster.join("deposed")
+    await _until(lambda: answers)
+    assert answers == [EndRefusal.DEPOSED]
+
+
+async def test_end_is_told_by_who_owned_the_shard_when_it_was_asked(nodes: Nodes) -> None:
+    """What was appended before the question says nothing: another one may own the shard since then."""
+    log = log_of(COORDINATOR)
+    owner = await nodes.own(COORDINATOR, "owner")
+    await owner.recover()
+    nodes.cluster.cut("owner")
+    _asked(nodes, _append, owner, log)
+    await _until(lambda: owner.owned.writer.unaccepted_bytes)
+    appended = owner.owned.writer.appended
+    answers = _asked(nodes, _end_told_by, owner, log)
+    await trio.sleep(0.1)
+    nodes.cluster.join("owner")
+    await _until(lambda: answers)
+    assert answers == [1]
+    assert owner.owned.writer.state.sequence > appended
+
+
+async def test_question_for_an_end_is_refused_at_once_while_nothing_is_accepted(nodes: Nodes) -> None:
+    """Whoever asks again may find another owner by then."""
+    owner = await nodes.own(COORDINATOR, "owner")
+    await owner.recover()
+    nodes.cluster.cut("owner")
+    with trio.fail_after(1):
+        assert await _end_told_by(owner, log_of(COORDINATOR), appends_wait=True) is EndRefusal.NOT_YET
 
 
 async def test_open_transaction_goes_on_when_its_owners_are_killed(nodes: Nodes) -> None:

@@ -11,7 +11,8 @@ Behaviour
 - If a member of the new protocol names itself, it is refused if it names an epoch that is not its own
   (STALE_MEMBER_EPOCH), or if it is not a member (UNKNOWN_MEMBER_ID): it would read offsets that are no longer its own.
 - COORDINATOR_LOAD_IN_PROGRESS, on which clients retry, while decided offsets cannot be read because a disk has failed,
-  and while unread answers use all the available room.
+  while unread answers use all the available room, and on several machines as long as it is not certain that no other
+  node coordinates the group by now.
 - A group that another broker coordinates is NOT_COORDINATOR.
 
 Version notes
@@ -31,6 +32,7 @@ import trio
 
 from datalog.offset_entries import CommittedOffset
 from fairlog.broker import Broker
+from fairlog.groups.committed import PATIENCE_S
 from fairlog.groups.offset_index import Partition
 from fairlog.groups.offset_values import FetchedOffset
 from fairlog.kafka.answer_budget import AnswerRoom
@@ -42,6 +44,7 @@ from fairlog.kafka.ownership import code_of_group_elsewhere, is_group_elsewhere
 from fairlog.kafka.topic_lookup import find_topic
 from fairlog.kafka.wire import Reader, TopicKey, Writer
 from fairlog_types import CorruptStorage, Offset, StorageFailure
+from shard.owner_at_question import OwnerAtQuestion
 
 log = structlog.get_logger()
 
@@ -133,24 +136,27 @@ def _each_once(groups: Sequence[GroupRequest]) -> tuple[GroupRequest, ...]:
 
 async def handle(context: Context, request: OffsetFetchRequest) -> Reply:
     room = AnswerRoom(context.answers)
-    return Deferred(functools.partial(_finish, context, request, room), room=room, keeps_request=True)
+    owner = OwnerAtQuestion(context.broker)
+    return Deferred(functools.partial(_finish, context, request, owner, room), room=room, keeps_request=True)
 
 
-async def _finish(context: Context, request: OffsetFetchRequest, room: AnswerRoom) -> Answer:
+async def _finish(context: Context, request: OffsetFetchRequest, owner: OwnerAtQuestion, room: AnswerRoom) -> Answer:
     writer = context.writer()
+    is_certain = await owner.doubt(trio.current_time() + PATIENCE_S) is None
     if context.version >= 3:
         writer.int32(0)  # throttle time
     if context.version >= _MANY_GROUPS_FROM:
         writer.array_length(len(request.groups))
         for group in request.groups:
-            answer = await _fetch(context, group, require_stable=request.require_stable)
+            answer = await _fetch(context, group, require_stable=request.require_stable, is_certain=is_certain)
             writer.string(group.group)
             await _write_topics(writer, context.version, answer)
             writer.int16(answer.error)
             writer.end_of_fields()
             room.keep(writer.size_bytes)  # the next group is refused if that was the last of it
     else:
-        answer = await _fetch(context, request.groups[0], require_stable=request.require_stable)
+        group = request.groups[0]
+        answer = await _fetch(context, group, require_stable=request.require_stable, is_certain=is_certain)
         await _write_topics(writer, context.version, answer)
         if context.version >= 2:
             writer.int16(answer.error)
@@ -159,7 +165,8 @@ async def _finish(context: Context, request: OffsetFetchRequest, room: AnswerRoo
     return writer.parts()
 
 
-async def _fetch(context: Context, request: GroupRequest, *, require_stable: bool) -> _GroupAnswer:
+async def _fetch(context: Context, request: GroupRequest, *, require_stable: bool, is_certain: bool) -> _GroupAnswer:
+    """`is_certain`: that no other node has coordinated the group when this was asked."""
     broker = context.broker
     not_allowed = denied(context, DESCRIBE_GROUP, request.group)
     if not_allowed is not None:
@@ -172,7 +179,7 @@ async def _fetch(context: Context, request: GroupRequest, *, require_stable: boo
     by_id = context.version >= _TOPIC_IDS_FROM
     asked = None if request.topics is None else await _partitions(broker, request.topics)
     fetched: Mapping[Partition, FetchedOffset] | None = None
-    if not context.answers.spent:
+    if is_certain and not context.answers.spent:
         try:
             partitions = None if asked is None else [found for found in asked.values() if found is not None]
             fetched = await broker.offsets.fetch(request.group, partitions, require_stable=require_stable)

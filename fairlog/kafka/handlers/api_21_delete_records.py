@@ -49,6 +49,7 @@ _NO_LOW_WATERMARK = -1
 DELETE_REFUSALS = {
     EndRefusal.NOT_YET: ErrorCode.REQUEST_TIMED_OUT,
     EndRefusal.STORAGE: ErrorCode.KAFKA_STORAGE_ERROR,
+    EndRefusal.DEPOSED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
 }
 """The answer if it is not possible to wait for the records to be deleted; then nothing is deleted."""
 
