@@ -14,7 +14,7 @@ from tests.history.collecting import verdict_of
 from tests.history.faults import CUTS, Fault
 from tests.history.layout import Role
 from tests.history.report import as_text
-from tests.history.workload import run
+from tests.history.workload import WorkloadFailed, run
 from tests.lacking import refused
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("artifacts")]
@@ -60,7 +60,12 @@ def test_owner_that_takes_what_has_landed_for_accepted_is_found(tmp_path: Path) 
     """It is paused, and answers what it had under way when another node owns the shard: a planted bug."""
     for seed in SEEDS:
         out = tmp_path / f"{seed}.jsonl"
-        run(Peer.CLUSTER, PLANTED_S, seed, out, slots=SLOTS, planted=["answered-before-the-position-was-compared"])
+        try:
+            run(Peer.CLUSTER, PLANTED_S, seed, out, slots=SLOTS, planted=["answered-before-the-position-was-compared"])
+        except WorkloadFailed as failed:
+            # The node has found first that its files lack what it has passed over, and has ended.
+            assert "but the stream goes on at" in str(failed)
+            continue
         verdict = verdict_of(out)
         print(as_text(verdict))  # noqa: T201
         if LOST_WRITE in verdict.violations:
