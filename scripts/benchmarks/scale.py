@@ -20,7 +20,8 @@ from benchmarks.scenario import Bench, Case, Lifetime, NotMeasured
 
 RECORDS, RECORD_BYTES, TOUCHED = 10, 1024, 2
 BASE_IDS, BASE_PARTITIONS = 10, 10
-PRODUCERS_MAX = 16
+PRODUCERS = 4, 16, 64
+PRODUCERS_OF_ALL = 16
 PIECE = 10_000  # ids made by one call, which has some minutes of time
 ROUND_S, WARM_UP_S, CASE_WARM_UP_S, SETTLE_S = 2.0, 5.0, 0.3, 2.0
 WAIT_S = 120.0
@@ -118,12 +119,12 @@ class Scale:
         ids, many, partitions, unfinished = (100, 1000, 100, 100) if quick else (1000, 100_000, 1000, 1000)
         return [
             _case("base"),
-            *(_case(f"{number} producers", producers=number) for number in (4, PRODUCERS_MAX)),
+            *(_case(f"{number} producers", producers=number) for number in PRODUCERS),
             _case(f"{partitions:,} partitions", partitions=partitions),
             _case(f"{unfinished:,} open transactions", unfinished=unfinished),
             _case(f"{ids:,} ids", ids=ids),
             _case(f"{many:,} ids", ids=many),
-            _case("all of them", ids=many, partitions=partitions, producers=PRODUCERS_MAX, unfinished=unfinished),
+            _case("all of them", ids=many, partitions=partitions, producers=PRODUCERS_OF_ALL, unfinished=unfinished),
         ]
 
     def measure(self, bench: Bench, peer: Peer, case: Case, round_number: int) -> Measurements:  # noqa: ARG002
