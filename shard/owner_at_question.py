@@ -23,6 +23,9 @@ import trio
 from fairlog_types import StorageFailure
 from shard.links import Confirm
 
+CERTAIN_S = 5.0
+"""How long to wait, for a request that waits for nothing else. Its client asks again."""
+
 
 class Doubt(Enum):
     """Why it is not known that this process owned the shard."""

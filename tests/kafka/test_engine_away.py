@@ -18,6 +18,7 @@ from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers import ALL
 from fairlog_types import StorageFailure
 from shard.ends import OWN_WAIT_S
+from shard.owner_at_question import CERTAIN_S
 from tests.kafka.asking import Asker
 from tests.kafka.example_requests import build_batch, example_fields
 from tests.kafka.in_memory import Memory
@@ -89,7 +90,7 @@ async def test_what_reads_is_answered_as_ever(cut_off: CutOff, key: int) -> None
 
 # --- what may be out of date -----------------------------------------------------------------------
 
-LIST_OFFSETS, OFFSET_FETCH, DELETE_RECORDS = 2, 9, 21
+FETCH, LIST_OFFSETS, OFFSET_FETCH, DELETE_RECORDS = 1, 2, 9, 21
 NOT_CERTAIN = {
     LIST_OFFSETS: (7, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     OFFSET_FETCH: (9, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
@@ -172,3 +173,37 @@ async def test_start_of_a_log_is_told_without_being_certain(in_doubt: InDoubt) -
     (topic,) = fields["topics"]
     topic.partitions[0].timestamp = -2
     assert codes(await Asker(in_doubt)(LIST_OFFSETS, 7, **fields)) == {ErrorCode.NONE}
+
+
+@pytest.mark.parametrize("version", [4, 11, 18])
+async def test_position_beyond_the_end_is_out_of_range_when_it_is_certain(
+    in_doubt: InDoubt, version: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The next owner may have written on. A client that is told that it is out of range forgets where it was."""
+    beyond, asker = _fetch_at(in_doubt, version, 1), Asker(in_doubt)
+    assert codes(await asker(FETCH, version, **beyond)) - {ErrorCode.NONE} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    assert trio.current_time() == CERTAIN_S
+    in_doubt.is_away = True
+    assert codes(await asker(FETCH, version, **beyond)) - {ErrorCode.NONE} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    assert trio.current_time() == CERTAIN_S
+    in_doubt.is_away = False
+    in_doubt.certain.set()
+    assert codes(await asker(FETCH, version, **beyond)) - {ErrorCode.NONE} == {ErrorCode.OFFSET_OUT_OF_RANGE}
+    in_doubt.is_deposed = True
+    assert codes(await asker(FETCH, version, **beyond)) - {ErrorCode.NONE} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+async def test_what_is_read_is_told_without_being_certain(in_doubt: InDoubt) -> None:
+    """It was accepted; whoever owns the shard has it, too. So is it at its end."""
+    answer = await Asker(in_doubt)(FETCH, 11, **_fetch_at(in_doubt, 11, 0))
+    assert codes(answer) == {ErrorCode.NONE}
+    assert in_doubt.asked == 0
+
+
+def _fetch_at(memory: Memory, version: int, offset: int) -> dict[str, Any]:
+    """Of the first partition of the topic."""
+    fields = example_fields(FETCH)
+    (topic,) = fields["topics"]
+    topic.partitions[0].partition, topic.partitions[0].fetch_offset = 0, offset
+    topic.topic_id = memory.cluster.by_name["t"].topic_id
+    return fields

@@ -17,6 +17,8 @@ Behaviour
 - Sessions (KIP-227) are served, see `fairlog.kafka.fetch_sessions`: epoch 0 asks for a session, -1 for none, and both
   close any session that they name. An incremental answer has the partitions with records, errors or offsets that the
   client does not know yet; a full one has all requested partitions, each once.
+- A position beyond the end is OFFSET_OUT_OF_RANGE. On several machines this is told once it is certain that this node
+  leads the partition; NOT_LEADER_OR_FOLLOWER if it may not lead it any more: another one may have written on.
 - A partition that another broker leads is NOT_LEADER_OR_FOLLOWER, unless this node has a copy of it: that is read like
   any other (KIP-392), up to what it has. Beyond that the answer is OFFSET_NOT_AVAILABLE, for the leader may have more.
 - A client above its quota gets an answer without partitions, with a throttle time, and is then not heard for as long
@@ -36,13 +38,14 @@ Version notes
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import trio
 
 from datalog.interface import AbortedTransaction
+from fairlog.broker import Broker
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.answer_budget import AnswerRoom
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
@@ -62,6 +65,7 @@ from fairlog.kafka.topic_lookup import find_topic, log_of
 from fairlog.kafka.wire import Reader, TopicKey
 from fairlog.reading.plan import LogRead, Problem, ReadPlan
 from fairlog.reading.service import STEP, poll_deadline, read
+from shard.owner_at_question import CERTAIN_S, OwnerAtQuestion
 
 SERVED = Versions(4, 18)
 FLEXIBLE_FROM = 12
@@ -109,16 +113,19 @@ class _Line(LogRead):
     """Why the partition is not read, if this is decided here."""
     preferred: int = field(default=-1, kw_only=True)
     """The broker that the client should read it from; -1: this one."""
-    is_copied: bool = field(default=False, kw_only=True)
-    """Another broker leads it."""
+    if_beyond: ErrorCode = field(default=ErrorCode.OFFSET_OUT_OF_RANGE, kw_only=True)
+    """The answer to a position beyond the end that is known here."""
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether the position is beyond the end."""
+        return self.problem is Problem.OUT_OF_RANGE and self.position > self.high_watermark
 
     @property
     def error(self) -> ErrorCode:
         if self.problem is None or self.problem is Problem.REFUSED:
             return self.refusal
-        if self.problem is Problem.OUT_OF_RANGE and self.is_copied and self.position > self.high_watermark:
-            return ErrorCode.OFFSET_NOT_AVAILABLE  # the leader may have it: only it can say that nobody has
-        return READ_PROBLEMS[self.problem]
+        return self.if_beyond if self.is_beyond else READ_PROBLEMS[self.problem]
 
 
 _Lines = dict[TopicKey, list[_Line]]
@@ -174,6 +181,7 @@ async def _finish(context: Context, request: FetchRequest, deadline: float, room
     session = await _session(context, request)
     if isinstance(session, SessionRefusal):
         return await encode(context, request, 0, {}, FETCH_SESSION_REFUSALS[session])
+    turn = session.turn
     try:
         lines = await read(
             context.broker,
@@ -188,6 +196,9 @@ async def _finish(context: Context, request: FetchRequest, deadline: float, room
             room=room,
             long_poll=functools.partial(context.client.long_poll, deadline),
         )
+        if lines is not None and context.broker.confirm is not None:
+            await _doubt(context.broker, lines.values())
+            lines = lines if session.is_current(turn) else None
         throttle_ms = 0 if lines is None or context.broker.quotas.consumers is None else _throttled(context, lines)
         if throttle_ms:  # as if nothing was read: the session's next answer begins anew
             return await encode(context, request, session.id, {}, ErrorCode.NONE, throttle_ms)
@@ -198,6 +209,14 @@ async def _finish(context: Context, request: FetchRequest, deadline: float, room
     finally:
         if not session.id:
             session.close()
+
+
+async def _doubt(broker: Broker, lines: Iterable[_Line]) -> None:
+    """Make sure that this node leads what it has no records of: clients forget a position that is out of range."""
+    beyond = [line for line in lines if line.is_beyond]
+    if beyond and await OwnerAtQuestion(broker).doubt(trio.current_time() + CERTAIN_S) is not None:
+        for line in beyond:
+            line.if_beyond = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def _throttled(context: Context, lines: Mapping[CachedPartition, _Line]) -> int:
@@ -274,7 +293,8 @@ def _look_up(context: Context, asked: CachedPartition, *, committed_only: bool, 
     elif (partition := broker.readable.get(line.log)) is None:
         line.refusal = code_of_unled(broker)
     elif not broker.owns:
-        line.is_copied = True  # it has heard of epochs later than others, or earlier
+        # The leader may have more. Epochs are not compared: it has heard of them later than others, or earlier.
+        line.if_beyond = ErrorCode.OFFSET_NOT_AVAILABLE
     elif asked.leader_epoch >= 0:
         if asked.leader_epoch < partition.leader_epoch:
             line.refusal = ErrorCode.FENCED_LEADER_EPOCH

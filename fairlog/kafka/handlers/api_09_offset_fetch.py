@@ -32,7 +32,6 @@ import trio
 
 from datalog.offset_entries import CommittedOffset
 from fairlog.broker import Broker
-from fairlog.groups.committed import PATIENCE_S
 from fairlog.groups.offset_index import Partition
 from fairlog.groups.offset_values import FetchedOffset
 from fairlog.kafka.answer_budget import AnswerRoom
@@ -44,7 +43,7 @@ from fairlog.kafka.ownership import code_of_group_elsewhere, is_group_elsewhere
 from fairlog.kafka.topic_lookup import find_topic
 from fairlog.kafka.wire import Reader, TopicKey, Writer
 from fairlog_types import CorruptStorage, Offset, StorageFailure
-from shard.owner_at_question import OwnerAtQuestion
+from shard.owner_at_question import CERTAIN_S, OwnerAtQuestion
 
 log = structlog.get_logger()
 
@@ -142,7 +141,7 @@ async def handle(context: Context, request: OffsetFetchRequest) -> Reply:
 
 async def _finish(context: Context, request: OffsetFetchRequest, owner: OwnerAtQuestion, room: AnswerRoom) -> Answer:
     writer = context.writer()
-    is_certain = await owner.doubt(trio.current_time() + PATIENCE_S) is None
+    is_certain = await owner.doubt(trio.current_time() + CERTAIN_S) is None
     if context.version >= 3:
         writer.int32(0)  # throttle time
     if context.version >= _MANY_GROUPS_FROM:
