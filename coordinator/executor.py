@@ -180,8 +180,8 @@ class Executor:
                         await shielded(self.journals[entry.journal].to_disk(entry.appended))
                     case ev.AnswerWith(answer):
                         await self._accepted(entry)  # the next owner would not know what is only appended
-                        if entry.appended == appended and not isinstance(answer, Refusal):
-                            await self._still_owned(entry, asked)
+                        if entry.appended == appended:
+                            await self._still_owned(entry, asked, answer)
                         return answer
                     case ev.AskBegin():
                         following = await shielded(self._begin(effect))
@@ -238,14 +238,21 @@ class Executor:
         if journal.may_have_another_owner:
             await shielded(journal.to_disk(entry.appended))
 
-    async def _still_owned(self, entry: IdEntry, event: ev.Event) -> None:
+    async def _still_owned(self, entry: IdEntry, event: ev.Event, answer: Answer) -> None:
         """On a replicated log, of an answer from memory: it says which transaction is open, or how the last one ended.
 
         A deposed owner that does not know it may be a transaction behind. The epochs of transaction version 2 tell one
-        from the next, connections do not: they are known to one owner only. Raises StorageFailure.
+        from the next, connections do not: they are known to one owner only. A refusal may be one because of an epoch
+        that the next owner has granted, and clients give a transaction up on it. Raises StorageFailure.
         """
         journal = self.journals[entry.journal]
-        if journal.may_have_another_owner and isinstance(event, ev.Add | ev.End) and event.connection is not None:
+        if not journal.may_have_another_owner:
+            return
+        if isinstance(answer, Refusal):
+            is_final = answer is not Refusal.CONCURRENT
+        else:
+            is_final = isinstance(event, ev.Add | ev.End) and event.connection is not None
+        if is_final:
             await journal.confirm()
 
     async def _make_room(self, entry: IdEntry, event: ev.Event) -> None:

@@ -26,6 +26,9 @@ from shard.links import Confirm
 CERTAIN_S = 5.0
 """How long to wait, for a request that waits for nothing else. Its client asks again."""
 
+_LOOK_S = 0.25
+"""Between two looks whether it is still to be waited for."""
+
 
 class Doubt(Enum):
     """Why it is not known that this process owned the shard."""
@@ -64,15 +67,16 @@ class OwnerAtQuestion:
 
     async def doubt(self, until_s: float) -> Doubt | None:
         """Wait, until that time of trio's clock at most. None: this process owned the shard when the question came."""
-        if self._confirmed is None:
-            return None
-        if self._appends_wait():
-            return Doubt.NOT_YET
-        try:
-            with trio.move_on_at(until_s):
-                await self._confirmed()
+        while self._confirmed is not None:
+            if self._appends_wait():
+                return Doubt.NOT_YET
+            with trio.move_on_at(min(until_s, trio.current_time() + _LOOK_S)):
+                try:
+                    await self._confirmed()
+                except StorageFailure:
+                    return Doubt.DEPOSED
                 self._confirmed = None
                 return None
-        except StorageFailure:
-            return Doubt.DEPOSED
-        return Doubt.NOT_YET
+            if trio.current_time() >= until_s:
+                return Doubt.NOT_YET
+        return None

@@ -203,6 +203,8 @@ class StreamWriter:
             self._wanted = False  # all that was to be appended is
         if self.ended is not None or not self._wanted or len(self._under_way) >= UNDER_WAY_MAX:
             return
+        if not self._open and self._own.appended - self._own.accepted >= UNDER_WAY_MAX:
+            return
         self._wanted = self._confirms = False
         if not self._open:
             if not self._handed_over:

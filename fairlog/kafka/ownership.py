@@ -15,12 +15,15 @@ An id that no group, or no transaction, can have is nobody's: it is refused wher
 
 from __future__ import annotations
 
+import trio
+
 from fairlog.broker import Broker
 from fairlog.groups.interface import GroupRefusal, is_group_id
 from fairlog.kafka.api import HangUp
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog_types import LogId, ShardNumber
+from shard.owner_at_question import CERTAIN_S, OwnerAtQuestion
 
 NO_NODE = -1
 """The id of a broker that cannot be told."""
@@ -69,6 +72,11 @@ def _code(broker: Broker, shard: ShardNumber) -> ErrorCode:
 def _have_others_asked(broker: Broker) -> None:
     if broker.may_be_told_of_itself:
         raise HangUp("the node does not know who owns the shard, for the replicated log does not answer")
+
+
+async def is_still_owned(broker: Broker) -> bool:
+    """Whether it is certain, after a while, that no other node owns the shard, which would answer otherwise."""
+    return await OwnerAtQuestion(broker).doubt(trio.current_time() + CERTAIN_S) is None
 
 
 def why_no_write_of_group(broker: Broker, group: str) -> ErrorCode | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,14 +15,17 @@ import pytest
 import trio
 
 from fairlog.broker import Broker
-from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.errors import APPEND_REFUSALS, ErrorCode
 from fairlog.kafka.handlers import ALL
+from fairlog.reading.cuts import cut_now
 from fairlog_types import StorageFailure
-from shard.ends import OWN_WAIT_S
+from partition.answers import RefusedAppend
+from shard.cut_messages import NoCut
+from shard.ends import OWN_WAIT_S, EndRefusal
 from shard.owner_at_question import CERTAIN_S
 from tests.kafka.asking import Asker
 from tests.kafka.example_requests import build_batch, example_fields
-from tests.kafka.in_memory import Memory
+from tests.kafka.in_memory import LEADER_EPOCH, Memory
 
 REFUSED = {
     0: ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -90,11 +94,12 @@ async def test_what_reads_is_answered_as_ever(cut_off: CutOff, key: int) -> None
 
 # --- what may be out of date -----------------------------------------------------------------------
 
-FETCH, LIST_OFFSETS, OFFSET_FETCH, DELETE_RECORDS = 1, 2, 9, 21
+PRODUCE, FETCH, LIST_OFFSETS, OFFSET_FETCH, DELETE_RECORDS, EPOCHS = 0, 1, 2, 9, 21, 23
 NOT_CERTAIN = {
     LIST_OFFSETS: (7, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     OFFSET_FETCH: (9, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
     DELETE_RECORDS: (2, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    EPOCHS: (4, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER),
 }
 """By API key: a version, the code while it is not certain who owns the shard, and the one of who does not any more."""
 
@@ -125,7 +130,7 @@ class InDoubt(Memory):
 @pytest.fixture
 def in_doubt() -> InDoubt:
     memory = InDoubt()
-    memory.topics.create_now("t")
+    memory.topics.create_now("t", partitions=2)
     return memory
 
 
@@ -140,7 +145,7 @@ async def test_what_may_be_out_of_date_is_told_when_it_is_certain_that_it_is_not
     async with trio.open_nursery() as nursery:
 
         async def ask() -> None:
-            answers.append(await asker(key, version, **example_fields(key)))
+            answers.append(await asker(key, version, **_question(key)))
 
         nursery.start_soon(ask)
         await trio.sleep(1)
@@ -155,7 +160,7 @@ async def test_what_may_be_out_of_date_is_not_told(
 ) -> None:
     """In time, by who is deposed, and while nothing is accepted, which is not waited for."""
     version, not_certain, deposed = NOT_CERTAIN[key]
-    asker, fields = Asker(in_doubt), example_fields(key)
+    asker, fields = Asker(in_doubt), _question(key)
     assert codes(await asker(key, version, **fields)) == {not_certain}
     assert 1 < trio.current_time() <= OWN_WAIT_S
     in_doubt.certain.set()
@@ -165,6 +170,53 @@ async def test_what_may_be_out_of_date_is_not_told(
     before_s = trio.current_time()
     assert codes(await asker(key, version, **fields)) - {ErrorCode.NONE} == {not_certain}
     assert trio.current_time() == before_s
+
+
+async def test_whether_to_wait_is_looked_at_again(in_doubt: InDoubt, autojump_clock: trio.testing.MockClock) -> None:
+    """The engine went away a moment before: from the failover time on nobody waits for it."""
+    async with trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            answer = await Asker(in_doubt)(LIST_OFFSETS, 7, **example_fields(LIST_OFFSETS))
+            assert codes(answer) == {ErrorCode.OFFSET_NOT_AVAILABLE}
+
+        nursery.start_soon(ask)
+        await trio.sleep(1)
+        in_doubt.is_away = True
+    assert trio.current_time() < 2
+
+
+async def test_later_epoch_is_unknown_when_it_is_certain(
+    in_doubt: InDoubt, autojump_clock: trio.testing.MockClock
+) -> None:
+    """It may be the next owner's: a client that is told that there is none takes its log for truncated."""
+    fields = _question(EPOCHS, epoch=LEADER_EPOCH + 1)
+    assert codes(await Asker(in_doubt)(EPOCHS, 4, **fields)) == {ErrorCode.OFFSET_NOT_AVAILABLE}
+    in_doubt.certain.set()
+    assert codes(await Asker(in_doubt)(EPOCHS, 4, **fields)) == {ErrorCode.NONE}
+
+
+@pytest.mark.parametrize("refusal", [RefusedAppend.OUT_OF_ORDER, RefusedAppend.FENCED, RefusedAppend.UNKNOWN_PRODUCER])
+async def test_batch_is_refused_for_good_when_it_is_certain(
+    in_doubt: InDoubt, refusal: RefusedAppend, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The next owner may have what comes before it. Most producers end on these codes."""
+    in_doubt.leaders.refusal = refusal
+    asker, fields = Asker(in_doubt), example_fields(PRODUCE)
+    assert codes(await asker(PRODUCE, 9, **fields)) == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    in_doubt.certain.set()
+    assert codes(await asker(PRODUCE, 9, **fields)) == {APPEND_REFUSALS[refusal]}
+
+
+async def test_native_cut_is_taken_when_it_is_certain(
+    in_doubt: InDoubt, autojump_clock: trio.testing.MockClock
+) -> None:
+    logs = [in_doubt.log("t")]
+    assert await cut_now(in_doubt.broker, logs) == NoCut(EndRefusal.NOT_YET.value)
+    in_doubt.certain.set()
+    assert not isinstance(await cut_now(in_doubt.broker, logs), NoCut)
+    in_doubt.is_deposed = True
+    assert await cut_now(in_doubt.broker, logs) == NoCut(EndRefusal.DEPOSED.value)
 
 
 async def test_start_of_a_log_is_told_without_being_certain(in_doubt: InDoubt) -> None:
@@ -193,6 +245,23 @@ async def test_position_beyond_the_end_is_out_of_range_when_it_is_certain(
     assert codes(await asker(FETCH, version, **beyond)) - {ErrorCode.NONE} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
 
+async def test_records_are_not_kept_waiting_for_a_position_beyond_the_end(
+    in_doubt: InDoubt, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Of another partition."""
+    in_doubt.leaders.logs[in_doubt.log("t", 1)].append(build_batch(records=2))
+    in_doubt.leaders.release()
+    fields = _fetch_at(in_doubt, 11, 1)
+    (topic,) = fields["topics"]
+    other = copy(topic.partitions[0])
+    other.partition, other.fetch_offset = 1, 0
+    topic.partitions.append(other)
+    answer = await Asker(in_doubt)(FETCH, 11, **fields)
+    assert codes(answer) == {ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    assert [bool(row.records) for row in answer.responses[0].partitions] == [False, True]
+    assert trio.current_time() < 1
+
+
 async def test_what_is_read_is_told_without_being_certain(in_doubt: InDoubt) -> None:
     """It was accepted; whoever owns the shard has it, too. So is it at its end."""
     answer = await Asker(in_doubt)(FETCH, 11, **_fetch_at(in_doubt, 11, 0))
@@ -206,4 +275,13 @@ def _fetch_at(memory: Memory, version: int, offset: int) -> dict[str, Any]:
     (topic,) = fields["topics"]
     topic.partitions[0].partition, topic.partitions[0].fetch_offset = 0, offset
     topic.topic_id = memory.cluster.by_name["t"].topic_id
+    return fields
+
+
+def _question(key: int, epoch: int = LEADER_EPOCH) -> dict[str, Any]:
+    """The example of the API; of OffsetForLeaderEpoch for this epoch."""
+    fields = example_fields(key)
+    if key == EPOCHS:
+        (topic,) = fields["topics"]
+        topic.partitions[0].leader_epoch = epoch
     return fields

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from coordinator.answers import Granted
+from coordinator.answers import Granted, Refusal
 from coordinator.service import Coordinator
 from datalog.batch import parse_batch_header_untrusted
 from datalog.interface import ReadRequest, ReadResult
@@ -408,6 +408,25 @@ async def test_begin_is_answered_when_it_is_accepted(nodes: Nodes) -> None:
     answers = _asked(nodes, one.shard.coordinator.add_logs, "t", granted.producer_id, granted.epoch, logs, 0)
     await trio.sleep(0.3)
     assert answers == []
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_deposed_coordinator_refuses_nothing_from_memory(nodes: Nodes, commits: bool) -> None:
+    """The next owner may have granted the epoch, or know the id: a client that is told that it is fenced gives up."""
+    one, first = await nodes.both("one", "first")
+    granted = await _write(first, one)
+    nodes.cluster.cut("first")
+    later = ProducerEpoch(granted.epoch + 1)
+    service = first.shard.coordinator
+    answers = [
+        _asked(nodes, service.end, "t", granted.producer_id, later, commits, 0),
+        _asked(nodes, service.end_epoch, "other", granted.producer_id, granted.epoch, commits),
+    ]
+    await trio.sleep(0.3)
+    assert answers == [[], []]
+    nodes.cluster.join("first")
+    await _until(lambda: all(answers))
+    assert answers == [[Refusal.FENCED], [Refusal.UNKNOWN_PRODUCER_ID_MAPPING]]
 
 
 @pytest.mark.parametrize("ends", [True, False])

@@ -251,6 +251,27 @@ async def test_confirmation_takes_an_entry_that_is_appended_afterwards(owned: Ow
     assert confirmed[2:] == [True]
 
 
+async def test_few_entries_are_under_way_however_many_ask_for_confirmation(owned: Owner) -> None:
+    """Those who ask when there is no room for another one share the next."""
+    confirmed: list[bool] = []
+
+    async def confirm() -> None:
+        confirmed.append(await owned.writer.confirm(owned.writer.appended))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(confirm)
+            await trio.testing.wait_all_tasks_blocked()
+        assert owned.kinds_under_way == [EntryKind.HEARTBEAT] * UNDER_WAY_MAX
+        for _ in range(UNDER_WAY_MAX):
+            owned.stream.land()
+            await trio.testing.wait_all_tasks_blocked()
+        assert len(confirmed) == UNDER_WAY_MAX
+        assert owned.kinds_under_way == [EntryKind.HEARTBEAT]
+        owned.stream.land()
+    assert confirmed == [True] * 20
+
+
 async def test_deposed_owner_confirms_nothing(owned: Owner) -> None:
     """It finds out by the entry that it appends for the question."""
     owned.stream.put(fence(B, 2))

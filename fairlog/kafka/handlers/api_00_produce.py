@@ -69,7 +69,7 @@ from fairlog.kafka.api import Answer, Api, Client, Context, Deferred, HangUp, Re
 from fairlog.kafka.checks import CREATE_IN_CLUSTER, CREATE_TOPIC, WRITE_TOPIC, WRITE_TRANSACTIONAL_ID, denied
 from fairlog.kafka.errors import APPEND_REFUSALS, BAD_BATCHES, ErrorCode, code_of_refusal
 from fairlog.kafka.must_abort import PRODUCE, must_abort_code
-from fairlog.kafka.ownership import code_of_unled
+from fairlog.kafka.ownership import code_of_unled, is_still_owned
 from fairlog.kafka.throttling import produced
 from fairlog.kafka.topic_lookup import find_or_create, find_topic, log_of
 from fairlog.kafka.wire import Reader, TopicKey, Writer
@@ -253,6 +253,8 @@ async def _append(
     if outcome is RefusedAppend.NOT_IN_TRANSACTION:
         outcome = _why_not_in_transaction(broker, request.transactional_id, header)
     if isinstance(outcome, RefusedAppend):
+        if not await is_still_owned(broker):  # the next owner may know of more epochs, sequences and transactions
+            return result.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another node may lead the partition by now")
         code = APPEND_REFUSALS[outcome]
         if outcome is RefusedAppend.MUST_ABORT:
             code = must_abort_code(PRODUCE, context.client)

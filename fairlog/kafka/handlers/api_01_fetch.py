@@ -38,13 +38,14 @@ Version notes
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import trio
 
 from datalog.interface import AbortedTransaction
+from datalog.loans import LOAN_S
 from fairlog.broker import Broker
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.answer_budget import AnswerRoom
@@ -211,10 +212,13 @@ async def _finish(context: Context, request: FetchRequest, deadline: float, room
             session.close()
 
 
-async def _doubt(broker: Broker, lines: Iterable[_Line]) -> None:
+async def _doubt(broker: Broker, lines: Collection[_Line]) -> None:
     """Make sure that this node leads what it has no records of: clients forget a position that is out of range."""
     beyond = [line for line in lines if line.is_beyond]
-    if beyond and await OwnerAtQuestion(broker).doubt(trio.current_time() + CERTAIN_S) is not None:
+    if not beyond:
+        return
+    wait_s = LOAN_S if any(line.batches for line in lines) else CERTAIN_S  # records are not kept waiting
+    if await OwnerAtQuestion(broker).doubt(trio.current_time() + wait_s) is not None:
         for line in beyond:
             line.if_beyond = ErrorCode.NOT_LEADER_OR_FOLLOWER
 

@@ -141,21 +141,20 @@ async def handle(context: Context, request: OffsetFetchRequest) -> Reply:
 
 async def _finish(context: Context, request: OffsetFetchRequest, owner: OwnerAtQuestion, room: AnswerRoom) -> Answer:
     writer = context.writer()
-    is_certain = await owner.doubt(trio.current_time() + CERTAIN_S) is None
+    until_s = trio.current_time() + CERTAIN_S
     if context.version >= 3:
         writer.int32(0)  # throttle time
     if context.version >= _MANY_GROUPS_FROM:
         writer.array_length(len(request.groups))
         for group in request.groups:
-            answer = await _fetch(context, group, require_stable=request.require_stable, is_certain=is_certain)
+            answer = await _fetch(context, group, owner, until_s, require_stable=request.require_stable)
             writer.string(group.group)
             await _write_topics(writer, context.version, answer)
             writer.int16(answer.error)
             writer.end_of_fields()
             room.keep(writer.size_bytes)  # the next group is refused if that was the last of it
     else:
-        group = request.groups[0]
-        answer = await _fetch(context, group, require_stable=request.require_stable, is_certain=is_certain)
+        answer = await _fetch(context, request.groups[0], owner, until_s, require_stable=request.require_stable)
         await _write_topics(writer, context.version, answer)
         if context.version >= 2:
             writer.int16(answer.error)
@@ -164,8 +163,10 @@ async def _finish(context: Context, request: OffsetFetchRequest, owner: OwnerAtQ
     return writer.parts()
 
 
-async def _fetch(context: Context, request: GroupRequest, *, require_stable: bool, is_certain: bool) -> _GroupAnswer:
-    """`is_certain`: that no other node has coordinated the group when this was asked."""
+async def _fetch(
+    context: Context, request: GroupRequest, owner: OwnerAtQuestion, until_s: float, *, require_stable: bool
+) -> _GroupAnswer:
+    """Until then it is waited for that no other node has coordinated the group when this was asked."""
     broker = context.broker
     not_allowed = denied(context, DESCRIBE_GROUP, request.group)
     if not_allowed is not None:
@@ -178,7 +179,7 @@ async def _fetch(context: Context, request: GroupRequest, *, require_stable: boo
     by_id = context.version >= _TOPIC_IDS_FROM
     asked = None if request.topics is None else await _partitions(broker, request.topics)
     fetched: Mapping[Partition, FetchedOffset] | None = None
-    if is_certain and not context.answers.spent:
+    if not context.answers.spent and await owner.doubt(until_s) is None:
         try:
             partitions = None if asked is None else [found for found in asked.values() if found is not None]
             fetched = await broker.offsets.fetch(request.group, partitions, require_stable=require_stable)
@@ -206,7 +207,7 @@ async def _fetch(context: Context, request: GroupRequest, *, require_stable: boo
 
 
 def _unanswered(request: GroupRequest) -> Lines:
-    """The lines of an answer with an error; only version 1 sends them."""
+    """The lines of an answer with an error."""
     return [(name, [(index, _NONE) for index in indexes]) for name, indexes in request.topics or ()]
 
 
@@ -236,11 +237,10 @@ def _named(context: Context, fetched: Mapping[Partition, FetchedOffset], *, by_i
 
 
 async def _write_topics(writer: Writer, version: int, answer: _GroupAnswer) -> None:
-    error = ErrorCode.NONE
-    topics = answer.topics
-    if answer.error is not ErrorCode.NONE:
-        # Version 1 has no other place for it; the others need no lines then.
-        error, topics = (answer.error, topics) if version < 2 else (ErrorCode.NONE, [])
+    # Version 1 has no other place for an error, and aiokafka does not look at the one that the next ones have: it would
+    # take a partition without a line for one without an offset.
+    error = answer.error
+    topics = answer.topics if error is ErrorCode.NONE or version < _MANY_GROUPS_FROM else []
     writer.array_length(len(topics))
     written = 0
     for key, partitions in topics:

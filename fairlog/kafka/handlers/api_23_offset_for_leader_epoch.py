@@ -121,8 +121,11 @@ async def _answer(context: Context, ends: AskedEnds, log: LogId | None, query: E
         return _Line(query.index, ErrorCode.FENCED_LEADER_EPOCH)
     if query.current_leader_epoch > current:
         return _Line(query.index, ErrorCode.UNKNOWN_LEADER_EPOCH)
-    if not 0 <= query.leader_epoch <= current:
+    if query.leader_epoch < 0:
         return _Line(query.index, ErrorCode.NONE)
+    if query.leader_epoch > current:  # of the next owner, if there is one: only it may say that there is no such epoch
+        refusal = await ends.settled(log)
+        return _Line(query.index, ErrorCode.NONE if refusal is None else END_REFUSALS[refusal])
     if query.leader_epoch == current:
         refusal = await ends.reached(log)
         if refusal is not None:
