@@ -10,8 +10,9 @@ that is the same for all rows is repeated; offsets without gaps are counted and 
 
 The range ends exactly at its end. In most topics offsets are dense, so the last record has the offset before it. With
 gaps (compacted topics, topics of marker mode) it ends at the first record at or beyond it, or where librdkafka says
-that the partition ends (`enable.partition.eof`), which is never before the end of a range that was planned. Isolation
-is `read_committed`, which only means something in marker mode.
+that the partition ends (`enable.partition.eof`), unless that is before the end that was planned: a node of several that
+does not know that another one leads the partition now may say so. Isolation is `read_committed`, which only means
+something in marker mode.
 
 The memory of a task is bounded by librdkafka's queue (`kafka.queued.max.messages.kbytes`, 64 MB) and one batch, which
 is no more than that. A task fetches hardly more than its range.
