@@ -410,6 +410,24 @@ async def test_begin_is_answered_when_it_is_accepted(nodes: Nodes) -> None:
     assert answers == []
 
 
+async def test_deposed_participant_begins_nothing(nodes: Nodes) -> None:
+    """The present owner may have the producer's last transaction open, and would take the batches for that one."""
+    _, first = await nodes.both("deposed", "first")
+    granted = await first.shard.coordinator.init_producer_id("t", 60_000, ProducerId(-1), ProducerEpoch(-1), 0)
+    assert isinstance(granted, Granted)
+    nodes.cluster.cut("deposed")
+    logs, add_logs = [LOG], first.shard.coordinator.add_logs
+    answers = _asked(nodes, add_logs, "t", granted.producer_id, granted.epoch, logs, 0)
+    await trio.sleep(0.3)
+    assert answers == []
+    present = await nodes.own(PARTICIPANT, "present")
+    await present.recover()
+    nodes.cluster.join("deposed")
+    await _until(lambda: answers)
+    assert answers == [{LOG: None}]
+    assert present.shard.partitions.open_transaction_of(granted.producer_id) is not None
+
+
 @pytest.mark.parametrize("commits", [True, False])
 async def test_deposed_coordinator_refuses_nothing_from_memory(nodes: Nodes, commits: bool) -> None:
     """The next owner may have granted the epoch, or know the id: a client that is told that it is fenced gives up."""
