@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import get_args
 
 from coordinator.group_journal import GroupJournal
+from coordinator.messages import Begin
+from shard import commands
 from shard.commands import Commands
 from shard.links import Links
 from tests.simulation import replica_mutations, shard_mutations
 from tests.simulation.planting import Mutation, does_not_wait, patched
+
+_WITHOUT_BEGIN = tuple(each for each in get_args(commands._ANSWERED_BY_OWNERS) if each is not Begin)
 
 
 def _says_it_now(_links: Links, say: Callable[[], None]) -> None:
@@ -22,6 +27,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         "deposed-participant-answers",
         "a deposed owner says of what it has never heard of that it is prepared, and visible",
         patched(Commands, "execute", Commands._begin),
+    ),
+    Mutation(
+        "deposed-participant-begins",
+        "a deposed owner begins a transaction, and the present one takes its batches for the producer's last one",
+        patched(commands, "_ANSWERED_BY_OWNERS", _WITHOUT_BEGIN),
     ),
     Mutation(
         "deposed-coordinator-says-all",
