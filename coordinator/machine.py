@@ -203,13 +203,16 @@ def _restarted(producer: Producer, event: ev.Restarted) -> Step:
 def _resumed(producer: Producer, event: ev.Resumed) -> Step:
     """Open as it was before the restart. If a log has lost its part, though none could be lost, it is aborted.
 
-    A log that had begun it and is not in the journal was being added when the node died: it takes part from now on.
+    A log that had begun it and is not in the journal was being added when the node died: it takes part from now on, or
+    has it to discard.
     """
     transaction = producer.transaction
     assert transaction is not None
     if event.lost:
+        everywhere = transaction._replace(logs={**transaction.logs, **event.leader_epochs})
         after = steps.aborted(producer)
-        return after, steps.abort_open(producer, event.now_ms, ev.Append(producer_record(after, event.now_ms)))
+        record = ev.Append(producer_record(after, event.now_ms))
+        return after, steps.abort_open(producer._replace(transaction=everywhere), event.now_ms, record)
     added = {log: epoch for log, epoch in event.leader_epochs.items() if log not in transaction.logs}
     record = BeginRecord(producer.txid, producer.transactional_id, added, event.now_ms)
     after = producer._replace(transaction=transaction._replace(logs=event.leader_epochs))

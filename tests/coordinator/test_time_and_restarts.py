@@ -201,6 +201,16 @@ async def test_restart_aborts_what_was_open_where_a_leader_has_lost_it(running, 
     assert await again.end(granted) is Refusal.MUST_ABORT
 
 
+async def test_restart_aborts_what_was_open_also_in_a_log_that_was_being_added(running, logs, nursery, autojump_clock):
+    """Its leader had begun, and BEGIN was not written yet: nobody else would ever end it there."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.participants.held[txid(0)] = {logs[1]: 2}
+    after = await restart(running, nursery)
+    assert after.participants.discarded == [txid(0)]
+    assert after.participants.held[txid(0)] == {}
+
+
 async def test_restart_after_power_loss_aborts_what_was_open_and_refuses_its_second_half(
     running, logs, nursery, autojump_clock
 ):
