@@ -428,6 +428,26 @@ async def test_deposed_participant_begins_nothing(nodes: Nodes) -> None:
     assert present.shard.partitions.open_transaction_of(granted.producer_id) is not None
 
 
+async def test_deposed_participant_resumes_nothing(nodes: Nodes) -> None:
+    """It knows nothing of a transaction that its next owner has begun: the coordinator would abort it."""
+    deposed, first = await nodes.both("deposed", "first")
+    nodes.cluster.cut("deposed")
+    present = await nodes.own(PARTICIPANT, "present")
+    await present.recover()
+    granted = await _write(first, present)
+    first.kill()
+
+    nodes.way.to[PARTICIPANT] = deposed.shard
+    second = await nodes.own(COORDINATOR, "second")
+    nodes.way.nursery.start_soon(second.recover)
+    await trio.sleep(0.3)
+    nodes.way.to[PARTICIPANT] = present.shard
+    await _until(lambda: second.shard.has_recovered)
+    assert await second.shard.coordinator.end("t", granted.producer_id, granted.epoch, True, 0) is None
+    await _shown(present)
+    assert await _values(present) == [b"v"]
+
+
 @pytest.mark.parametrize("commits", [True, False])
 async def test_deposed_coordinator_refuses_nothing_from_memory(nodes: Nodes, commits: bool) -> None:
     """The next owner may have granted the epoch, or know the id: a client that is told that it is fenced gives up."""
