@@ -21,7 +21,6 @@ from benchmarks.scenario import Bench, Case, Lifetime, NotMeasured
 RECORDS, RECORD_BYTES, TOUCHED = 10, 1024, 2
 BASE_IDS, BASE_PARTITIONS = 10, 10
 PRODUCERS = 4, 16, 64
-PRODUCERS_OF_ALL = 16
 PIECE = 10_000  # ids made by one call, which has some minutes of time
 ROUND_S, WARM_UP_S, CASE_WARM_UP_S, SETTLE_S = 2.0, 5.0, 0.3, 2.0
 WAIT_S = 120.0
@@ -124,7 +123,7 @@ class Scale:
             _case(f"{unfinished:,} open transactions", unfinished=unfinished),
             _case(f"{ids:,} ids", ids=ids),
             _case(f"{many:,} ids", ids=many),
-            _case("all of them", ids=many, partitions=partitions, producers=PRODUCERS_OF_ALL, unfinished=unfinished),
+            _case("all of them", ids=many, partitions=partitions, producers=PRODUCERS[-1], unfinished=unfinished),
         ]
 
     def measure(self, bench: Bench, peer: Peer, case: Case, round_number: int) -> Measurements:  # noqa: ARG002

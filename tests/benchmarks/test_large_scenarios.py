@@ -102,7 +102,7 @@ def test_scale_has_the_sizes_of_the_question() -> None:
     assert sizes == {
         "ids": {10, 1000, 100_000},
         "partitions": {10, 1000},
-        "producers": {1, 4, 16},
+        "producers": {1, 4, 16, 64},
         "open": {0, 1000},
     }
     assert dict(cases[-1].parameters) == {name: max(of) for name, of in sizes.items()}

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import get_args
 
 from coordinator.group_journal import GroupJournal
-from coordinator.messages import Begin
+from coordinator.messages import Begin, Resume
 from shard import commands
 from shard.commands import Commands
 from shard.links import Links
 from tests.simulation import replica_mutations, shard_mutations
 from tests.simulation.planting import Mutation, does_not_wait, patched
 
-_WITHOUT_BEGIN = tuple(each for each in get_args(commands._ANSWERED_BY_OWNERS) if each is not Begin)
+_WITHOUT_BEGIN = tuple(each for each in get_args(commands._ANSWERED_BY_OWNERS) if each not in (Begin, Resume))
 
 
 def _says_it_now(_links: Links, say: Callable[[], None]) -> None:
@@ -30,7 +30,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "deposed-participant-begins",
-        "a deposed owner begins a transaction, and the present one takes its batches for the producer's last one",
+        "a deposed owner begins a transaction, or resumes it; the present one takes its batches for the last one",
         patched(commands, "_ANSWERED_BY_OWNERS", _WITHOUT_BEGIN),
     ),
     Mutation(
