@@ -7,7 +7,7 @@ appends time out. So what it says must not rest on what it believes (decision 61
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,18 +15,15 @@ import pytest
 import trio
 
 from coordinator.answers import Granted, Refusal
-from coordinator.service import Coordinator
 from datalog.batch import parse_batch_header_untrusted
 from datalog.interface import ReadRequest, ReadResult
 from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, ShardNumber
 from partition.answers import Appended
-from partition.partition import Partition
 from shard.commands import ApplyAll
 from shard.conversation import Command, Message
 from shard.cut_messages import Cuts, NoCut
 from shard.directory import shard_directory
 from shard.ends import AskedEnds, EndRefusal
-from shard.links import Confirm
 from shard.owned import Epoch, OwnedShard, open_owned
 from shard.partitions import Partitions
 from shard.progress import CopyProgress
@@ -34,6 +31,7 @@ from shard.replica import StreamTimes, follow, open_replica
 from shard.shard import Neighbours, Shard, open_storage
 from stream.election import Election
 from tests.clients.raw_client import batch, records_of
+from tests.shard.asked_owner import AskedOwner
 from tests.shard.neighbours import OVER_BOTH, SETTINGS, ProducerIds, log_of, shard_of
 from tests.stream.members import NobodyWatches
 from tests.stream.model_engine import Faults, ModelCluster, open_model
@@ -92,16 +90,6 @@ class Owner:
 
     def kill(self) -> None:
         self.nursery.cancel_scope.cancel()
-
-
-@dataclass(frozen=True)
-class AskedOwner:
-    """An owner as `shard.ends.Leads`."""
-
-    partitions: Mapping[LogId, Partition]
-    coordinator: Coordinator
-    confirm: Confirm
-    appends_wait: Callable[[], bool]
 
 
 @dataclass
@@ -305,7 +293,7 @@ async def test_deposed_taker_of_cuts_takes_none(nodes: Nodes) -> None:
 async def _end_told_by(owner: Owner, log: LogId, *, appends_wait: bool = False) -> Offset | EndRefusal:
     """The end of the log, as who asks for it is told it."""
     shard = owner.shard
-    leads = AskedOwner(shard.partitions.by_log, shard.coordinator, owner.owned.confirm, lambda: appends_wait)
+    leads = AskedOwner(shard.partitions, shard.coordinator, owner.owned.confirm, lambda: appends_wait)
     asked = await AskedEnds.ask(leads, [log])
     assert not asked.can_be_read
     return await asked.reached(log) or shard.partitions.by_log[log].visibility.high_watermark

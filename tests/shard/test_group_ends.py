@@ -10,12 +10,14 @@ import trio.testing
 
 from partition.modes import JOURNAL, MARKERS, TransactionMode
 from shard.ends import AskedEnds, EndRefusal
+from tests.shard.asked_owner import AskedOwner
 from tests.shard.neighbours import Cluster, open_cluster, shard_of
 from tests.shard.waiting_in_group import GROUPED, OWN, let_go, one_waits_for_another
 
 
 async def ask(cluster: Cluster, wait_s: float) -> AskedEnds:
-    return await AskedEnds.ask(cluster.shards[shard_of(OWN)], [OWN], wait_s=wait_s)
+    shard = cluster.shards[shard_of(OWN)]
+    return await AskedEnds.ask(AskedOwner(shard.partitions, shard.coordinator), [OWN], wait_s=wait_s)
 
 
 @pytest.mark.parametrize("mode", [JOURNAL, MARKERS], ids=["journal", "markers"])
