@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import trio
 
+from datalog.loans import copy_of
 from fairlog.edge.frames import Buffer
 
 _BUFFERS_PER_SEND = 512
@@ -75,4 +76,4 @@ class Unsent:
 
 
 def _copied(buffers: Sequence[Buffer]) -> list[Buffer]:
-    return [bytes(buffer) if isinstance(buffer, memoryview) else buffer for buffer in buffers]
+    return [copy_of(buffer) if isinstance(buffer, memoryview) else buffer for buffer in buffers]
