@@ -16,7 +16,6 @@ See docs/decisions/0086-sent-from-lmdbs-pages.md, also for why not sendfile.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
 
 from datalog.interface import Batch, ReadAnswer, ReadResult
@@ -34,10 +33,6 @@ SMALL_BATCH_BYTES = 32 << 10
 """A smaller batch is always copied: a view takes 312 bytes, and all views are released one by one."""
 
 _PAGE_BYTES = 4096
-
-_OWN_PAGES_BYTES = 128 << 10
-"""From here on glibc's allocator does the same, until the first such buffer is freed."""
-_PAGES = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
 
 
 def views_in(answers: Sequence[ReadAnswer]) -> list[memoryview]:
@@ -61,16 +56,7 @@ def with_copies(answers: Sequence[ReadAnswer]) -> list[ReadAnswer]:
 
 def copied(batches: Sequence[Batch]) -> list[Batch]:
     """The same batches; they outlast the loan."""
-    return [copy_of(batch) for batch in batches]
-
-
-def copy_of(buffer: Batch) -> Batch:
-    """A copy. A large one has pages of its own, which the system gets back in the end: the allocator keeps its own."""
-    if len(buffer) < _OWN_PAGES_BYTES:
-        return bytes(buffer)
-    pages = mmap.mmap(-1, len(buffer), flags=_PAGES)
-    pages[:] = buffer
-    return memoryview(pages)
+    return [bytes(batch) for batch in batches]
 
 
 def touch(views: Sequence[memoryview]) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import trio
 
-from datalog.loans import copy_of
 from fairlog.edge.frames import Buffer
 
 _BUFFERS_PER_SEND = 512
@@ -76,4 +75,4 @@ class Unsent:
 
 
 def _copied(buffers: Sequence[Buffer]) -> list[Buffer]:
-    return [copy_of(buffer) if isinstance(buffer, memoryview) else buffer for buffer in buffers]
+    return [bytes(buffer) if isinstance(buffer, memoryview) else buffer for buffer in buffers]
