@@ -73,8 +73,9 @@ DATABASES_MAX = 1 << 16
 _READERS_MAX = 1024
 """Threads of this process and readers of others together; a slot is 64 bytes of the lock file."""
 
-_SPARE_TRANSACTIONS = 16
-"""Read transactions kept for reuse, so that a read does not begin by allocating one."""
+_SPARE_TRANSACTIONS = 64
+"""Read transactions kept for reuse: more than threads (40) and loans have at a time. One is 3.2 MB of address space. If
+it is freed, the next one may be zeroed, which makes all of it resident."""
 
 _LMDB_0_9 = 0
 """The engine is part of the file's format, so it does not depend on the binding's default."""
