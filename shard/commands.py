@@ -118,8 +118,8 @@ _ANSWERED_BY_OWNERS = (
 )  # fmt: skip
 """What is answered only once it is certain that this process owned the shard when it was asked. A deposed owner that
 does not know it may lack what is asked for: it would say that nothing is there, so that all of it is visible. Where it
-begins a transaction, the present owner goes on taking batches for the producer's last one; where it has lost an open
-one, the coordinator aborts it. What the others lead to is looked at again by *prepare*, or by the next SaidAll."""
+begins a transaction, the present owner goes on taking batches for the producer's last one; where it does not know an
+open one, the coordinator aborts that. The others are looked at again by *prepare*, or by the next SaidAll."""
 
 
 class Commands:

@@ -4,7 +4,8 @@ The checks cost nothing as long as there is one broker. A client that gets one o
 FindCoordinator, and then the right broker.
 
 While the engine of several machines is away, what would have to be written is refused at once, with codes on which all
-clients ask again (docs/decisions/0072-refused-while-the-engine-is-away.md). What only reads is not.
+clients ask again (docs/decisions/0072-refused-while-the-engine-is-away.md). What only reads is not, but for
+what the next owner may answer otherwise (`is_still_owned`).
 
 A node that has given up a shard while the engine is away knows of no other owner, and would send clients back to
 itself. librdkafka asks the broker that it has used last, and so would never hear of another one. So it hangs up: then

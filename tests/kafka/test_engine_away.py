@@ -1,6 +1,6 @@
 """While the engine of several machines is away: what would have to be written is refused at once, what reads is not.
 
-But for ends and committed offsets: they are told once it is certain that no other node has answered more.
+Ends and committed offsets are told once it is certain that no other node has answered more.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def in_doubt() -> InDoubt:
 async def test_what_may_be_out_of_date_is_told_when_it_is_certain_that_it_is_not(
     in_doubt: InDoubt, key: int, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """That this node owned the shard."""
+    """It is certain as soon as this node is known to have owned the shard."""
     version, *_ = NOT_CERTAIN[key]
     answers: list[Any] = []
     asker = Asker(in_doubt)

@@ -189,6 +189,15 @@ async def _write(coordinator: Owner, participant: Owner) -> Granted:
     return granted
 
 
+async def _written_behind_a_deposed_one(nodes: Nodes) -> tuple[Owner, Owner, Owner, Granted]:
+    """A deposed participant, the coordinator, and the present participant, with a record in an open transaction."""
+    deposed, first = await nodes.both("deposed", "first")
+    nodes.cluster.cut("deposed")
+    present = await nodes.own(PARTICIPANT, "present")
+    await present.recover()
+    return deposed, first, present, await _write(first, present)
+
+
 async def _values(owner: Owner) -> list[bytes]:
     await owner.shard.drain()
     (read,) = owner.shard.data_logs.read([ReadRequest(LOG, Offset(0), 1 << 20)], bytes_max=1 << 20)
@@ -198,11 +207,7 @@ async def _values(owner: Owner) -> list[bytes]:
 
 async def test_deposed_participant_does_not_say_that_it_shows_what_it_has_never_heard_of(nodes: Nodes) -> None:
     """Else the coordinator takes the commit for done, and the present owner aborts what it has PREPARED."""
-    deposed, first = await nodes.both("deposed", "first")
-    nodes.cluster.cut("deposed")
-    present = await nodes.own(PARTICIPANT, "present")
-    await present.recover()
-    granted = await _write(first, present)
+    deposed, first, present, granted = await _written_behind_a_deposed_one(nodes)
     nodes.way.lost = [ApplyAll]
     assert await first.shard.coordinator.end("t", granted.producer_id, granted.epoch, True, 0) is None
     first.kill()
@@ -418,11 +423,7 @@ async def test_deposed_participant_begins_nothing(nodes: Nodes) -> None:
 
 async def test_deposed_participant_resumes_nothing(nodes: Nodes) -> None:
     """It knows nothing of a transaction that its next owner has begun: the coordinator would abort it."""
-    deposed, first = await nodes.both("deposed", "first")
-    nodes.cluster.cut("deposed")
-    present = await nodes.own(PARTICIPANT, "present")
-    await present.recover()
-    granted = await _write(first, present)
+    deposed, first, present, granted = await _written_behind_a_deposed_one(nodes)
     first.kill()
 
     nodes.way.to[PARTICIPANT] = deposed.shard

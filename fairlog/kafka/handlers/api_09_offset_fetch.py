@@ -166,7 +166,7 @@ async def _finish(context: Context, request: OffsetFetchRequest, owner: OwnerAtQ
 async def _fetch(
     context: Context, request: GroupRequest, owner: OwnerAtQuestion, until_s: float, *, require_stable: bool
 ) -> _GroupAnswer:
-    """Until then it is waited for that no other node has coordinated the group when this was asked."""
+    """Waits until `until_s` at most, to be certain that no other node coordinated the group when this was asked."""
     broker = context.broker
     not_allowed = denied(context, DESCRIBE_GROUP, request.group)
     if not_allowed is not None:
