@@ -61,6 +61,7 @@ from datalog.lmdb_file import check_length
 from datalog.loans import COPIED_BYTES, LOANS_MAX, touch, views_in, with_copies
 from datalog.new_file import make_file
 from datalog.offset_entries import CommittedOffset, OffsetKey, decode_offset_entry
+from datalog.own_pages import give_transactions_own_pages
 from datalog.preallocation import make_room
 from datalog.reindexing import Headers, reindexing
 from datalog.stored import parse_log_untrusted
@@ -72,10 +73,6 @@ DATABASES_MAX = 1 << 16
 
 _READERS_MAX = 1024
 """Threads of this process and readers of others together; a slot is 64 bytes of the lock file."""
-
-_SPARE_TRANSACTIONS = 64
-"""Read transactions kept for reuse: more than threads (40) and loans have at a time. One is 3.2 MB of address space. If
-it is freed, the next one may be zeroed, which makes all of it resident."""
 
 _LMDB_0_9 = 0
 """The engine is part of the file's format, so it does not depend on the binding's default."""
@@ -130,7 +127,7 @@ class LmdbDataLogs:
                 map_size=map_bytes,
                 max_dbs=DATABASES_MAX,
                 max_readers=_READERS_MAX,
-                max_spare_txns=_SPARE_TRANSACTIONS,
+                max_spare_txns=1,  # read transactions that the binding keeps for reuse; it keeps no more of them
                 sync=sync,
                 metasync=False,
                 meminit=False,  # the unused ends of pages may keep old bytes of this process; zeroing all costs a pass
@@ -138,6 +135,7 @@ class LmdbDataLogs:
                 lib_version=_LMDB_0_9,
             )
 
+        give_transactions_own_pages()
         with storage_errors(directory, "opening the environment"):
             try:
                 make_file(directory, open_in)

@@ -5,7 +5,8 @@
 
 Large answers are sent from LMDB's map without a copy: more than `COPIED_BYTES` of large batches are lent. A loan is a
 read transaction of LMDB that stays open. Meanwhile LMDB does not use pages again that are freed, and the file grows
-instead. So whoever has a loan ends it after `LOAN_S`. There are `LOANS_MAX` at most; beyond them batches are copied.
+instead. So whoever has a loan ends it after `LOAN_S`. There are `LOANS_MAX` at most, because each has a place in LMDB's
+table of readers; beyond them batches are copied.
 
 The pages are touched before a loan is given, in the thread that reads, so that whoever sends them seldom waits for the
 disk.
@@ -22,8 +23,8 @@ from datalog.interface import Batch, ReadAnswer, ReadResult
 LOAN_S = 0.1
 """A client on a fast network has taken a large answer by then. A busy node frees some 25 MB of pages in that time."""
 
-LOANS_MAX = 16
-"""Of one environment. Each is a read transaction, which may take 3.2 MB where 65,536 databases are allowed."""
+LOANS_MAX = 256
+"""Of one environment, in whose table of readers are 1,024 places."""
 
 COPIED_BYTES = 256 << 10
 """So much of large batches is copied as well, which costs no more than a loan does."""
