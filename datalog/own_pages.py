@@ -2,7 +2,8 @@
 
 A transaction has room for all databases that are allowed: 65,536 × 49 bytes. It is made for each reading, zeroed by
 `calloc`, and freed; the binding keeps one for reuse. In pages of its own that costs a few pages, those that are used:
-the system gives zeroed ones, and has them back. In the heap all of it is zeroed, and resident.
+the system gives zeroed ones, and has them back. In the heap all of it is zeroed, and resident. (Where a hole of the
+heap is large enough, it is still used.)
 
 glibc gives pages of its own to a block from its threshold on. The threshold begins at 128 KiB, and rises to the size
 of each such block that is freed (`mallopt(3)`, M_MMAP_THRESHOLD), so that the first transaction that ends would be the
