@@ -127,7 +127,7 @@ class LmdbDataLogs:
                 map_size=map_bytes,
                 max_dbs=DATABASES_MAX,
                 max_readers=_READERS_MAX,
-                max_spare_txns=1,  # read transactions that the binding keeps for reuse; it keeps no more of them
+                max_spare_txns=1,  # read transactions that are kept for reuse: the binding keeps one at most
                 sync=sync,
                 metasync=False,
                 meminit=False,  # the unused ends of pages may keep old bytes of this process; zeroing all costs a pass
