@@ -15,7 +15,7 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # pyright: ignore[reportPrivateImportUsage]
 from peers import kafka_artifacts
 from peers.fairlog_cluster import FairlogCluster
@@ -164,12 +164,12 @@ class _Writer:
 def _finding(bootstrap: str, partition: int, committed: list[bytes]) -> str:
     """What is wrong with a partition; empty if it has exactly what was committed."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "tour", "log_level": 2})
+    deadline = time.monotonic() + WAIT_S
     try:
         where = TopicPartition(TOPIC, partition, 0)
-        _, end = consumer.get_watermark_offsets(where, timeout=WAIT_S)
+        end = _end(consumer, where, deadline)
         consumer.assign([where])
         found: list[bytes] = []
-        deadline = time.monotonic() + WAIT_S
         while len(found) < end and time.monotonic() < deadline:
             message = consumer.poll(1)
             if message is not None and message.error() is None:
@@ -179,6 +179,17 @@ def _finding(bootstrap: str, partition: int, committed: list[bytes]) -> str:
     if found == committed:
         return ""
     return f"partition {partition} has {len(found)} records, and {len(committed)} transactions were committed"
+
+
+def _end(consumer: Consumer, where: TopicPartition, deadline: float) -> int:
+    """Asked again if the shard has just changed its owner, as librdkafka passes the former one's refusal on."""
+    while True:
+        try:
+            return consumer.get_watermark_offsets(where, timeout=WAIT_S)[1]
+        except KafkaException as exception:
+            if exception.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+                raise
+        time.sleep(POLL_S)
 
 
 def _owner_of(admin: AdminClient, partition: int) -> int:

@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from tests.clients.modes import Mode
+from tests.clients.watermarks import watermarks
 
 WAIT_S = 15.0
 NOTHING_ABORTED: Mapping[int, Sequence[bytes]] = MappingProxyType({})
-RECONNECT_S = 30.0
-"""Patience, for a client to find the node again that was restarted: mostly a tenth of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +98,8 @@ class Reader:
         return self.records
 
     def high_watermark(self, partition: int) -> int:
-        """Asked of the node now (ListOffsets), not remembered from a fetch."""
-        deadline = time.monotonic() + RECONNECT_S
-        while True:
-            try:
-                return self._consumer.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=WAIT_S)[1]
-            except KafkaException as error:
-                # Shortly after a restart of the node the client knows no leader: it says "unknown partition".
-                unknown = error.args[0].code() in (KafkaError._UNKNOWN_PARTITION, KafkaError._TRANSPORT)
-                if not unknown or time.monotonic() > deadline:
-                    raise
+        """Asked of the node now, not remembered from a fetch."""
+        return watermarks(self._consumer, self.topic, partition)[1]
 
     def values(self, partition: int) -> list[bytes | None]:
         return [record.value for record in self.records if record.partition == partition]

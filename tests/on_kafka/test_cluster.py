@@ -27,6 +27,7 @@ from peers.fairlog_cluster import FairlogCluster
 from peers.kafka_cluster import KafkaCluster
 
 from pyspark_fairlog.native import Native, NativeError, Topics
+from tests.clients.watermarks import watermarks
 from tests.on_kafka.brokers import three_nodes
 from tests.security.certificates import Authority, name_of
 from tests.security.test_quota_nodes import rates_of_bob
@@ -155,7 +156,7 @@ def values(bootstrap: str, topic: str, partition: int) -> list[bytes]:
         end = None
         while end is None:
             assert time.monotonic() < deadline
-            with suppress(KafkaException):  # the owner is changing
+            with suppress(KafkaException):  # the owner is changing, or paused
                 _, end = consumer.get_watermark_offsets(where, timeout=WAIT_S)
         consumer.assign([where])
         found: list[bytes] = []
@@ -524,7 +525,7 @@ def test_copy_that_the_stream_has_left_behind_is_made_anew_while_its_node_runs(
 def first_offset(kafka: KafkaCluster, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "nobody", "log_level": 2})
     try:
-        return consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=WAIT_S)[0]
+        return watermarks(consumer, topic, 0)[0]
     finally:
         consumer.close()
 

@@ -23,6 +23,7 @@ from tests.clients.raw_client import (
     batch,
     produce_request,
 )
+from tests.clients.watermarks import watermarks
 from tests.on_kafka.brokers import three_nodes
 from tests.on_kafka.test_cluster import (
     PARTITIONS,
@@ -207,7 +208,7 @@ def test_what_somebody_writes_into_the_streams_is_nothing(
         writer = Producer({"bootstrap.servers": kafka.bootstrap})
         try:
             for stream in streams:
-                low, end = reader.get_watermark_offsets(TopicPartition(stream, 0), timeout=WAIT_S)
+                low, end = watermarks(reader, stream, 0)
                 reader.assign([TopicPartition(stream, 0, max(low, end - 20))])
                 there = [each.value() or b"" for each in reader.consume(20, timeout=WAIT_S)]
                 cut = () if stream.endswith(".metadata") else [each[:-1] for each in there]
