@@ -11,7 +11,7 @@ transactions it ends, and the order that `add` was told; so any two groups that 
 which they came (invariants 2 and 6). Another large one is held, too: one at a time.
 
 How much waits is told in bytes, for those who ask whether there is room: without the large one, for whoever goes
-past it does not wait for it.
+past it does not wait for it. What small groups make of it is told as well.
 """
 
 from __future__ import annotations
@@ -20,10 +20,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from copier.plan import Group, weight_bytes
+from copier.plan import ITEM_WEIGHT_BYTES, Group, weight_bytes
 from copier.staging import is_large
 from fairlog_types import LogId, ProducerId
 from partition.placed import PlacedMarker, PlacedTransaction
+
+SMALL_BYTES = 64 * 2**10
+"""A batch up to this is a small one."""
+
+_SMALL_WEIGHT_BYTES = SMALL_BYTES + ITEM_WEIGHT_BYTES + 2**10
+"""A group that weighs no more is a small one: no small batch weighs more, with the head and the header of its frame."""
 
 Key = LogId | ProducerId | str
 """A log, a producer, or an order."""
@@ -62,6 +68,7 @@ class Backlog:
         self.last_number = 0
         """Of the group that came last; 0 before the first."""
         self._bytes = 0
+        self._small_bytes = 0
 
     def add(self, group: Group, order: str | None, now_s: float) -> None:
         """Put a group behind all others. `order`: groups that name the same one keep their order."""
@@ -69,6 +76,7 @@ class Backlog:
         weight = weight_bytes(group)
         self._queue.append(Waiting(self.last_number, group, order, weight, now_s))
         self._bytes += weight
+        self._small_bytes += _small_part(weight)
 
     # Who is next
 
@@ -85,6 +93,7 @@ class Backlog:
             return None
         self._large = self._queue.popleft()
         self._bytes -= self._large.weight_bytes
+        self._small_bytes -= _small_part(self._large.weight_bytes)
         self._held_keys = self._large.keys()
         return self._large.group
 
@@ -119,6 +128,7 @@ class Backlog:
     def taken_is_done(self) -> None:
         """What was taken is copied."""
         self._bytes -= sum(each.weight_bytes for each in self._taken)
+        self._small_bytes -= sum(_small_part(each.weight_bytes) for each in self._taken)
         self._taken.clear()
 
     def large_is_done(self) -> None:
@@ -154,6 +164,11 @@ class Backlog:
         return self._bytes
 
     @property
+    def small_bytes(self) -> int:
+        """What small groups make of that."""
+        return self._small_bytes
+
+    @property
     def oldest_s(self) -> float | None:
         """When the oldest of all came; None if nothing waits."""
         return min((each.since_s for each in self._oldest()), default=None)
@@ -162,3 +177,8 @@ class Backlog:
     def ahead_since_s(self) -> float | None:
         """When the oldest came of those that neither stand aside nor are held; None if there is none."""
         return min((place[0].since_s for place in (self._taken, self._queue) if place), default=None)
+
+
+def _small_part(weight_bytes: int) -> int:
+    """What a group of that weight adds to what small groups weigh."""
+    return weight_bytes if weight_bytes <= _SMALL_WEIGHT_BYTES else 0

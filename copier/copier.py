@@ -41,7 +41,7 @@ import structlog
 import trio
 
 from copier.apply import Copied, PayloadSource, apply, stage
-from copier.backlog import Backlog
+from copier.backlog import SMALL_BYTES, Backlog
 from copier.plan import Group, logs_of, merge
 from copier.staging import Staging
 from datalog.interface import DataLogs, Mark
@@ -60,10 +60,6 @@ BACKLOG_BYTES_MAX = 256 * 2**20
 BACKLOG_BYTES_SLOW = 32 * 2**20
 BACKLOG_S = 1.0
 """On a slow disk, so much that has waited so long: what is committed now is seen behind all that is in front of it."""
-
-SMALL_BYTES = 64 * 2**10
-"""Batches up to this do not wait for that, and have an eighth of the backlog to themselves: behind two hundred large
-ones that wait for room, a small one would wait for 200 MB."""
 
 OUTRUN_BYTES = 2**20
 """Behind so much, a producer is answered when its batch is copied: what is copied late has left the processor's caches.
@@ -273,7 +269,11 @@ class Copier:
         return self._backlog.total_bytes
 
     def is_behind(self, payload_bytes: int) -> bool:
-        """Whether so much is queued that so many bytes should not be added: see `room`."""
+        """Whether so much is queued that so many bytes should not be added: see `room`.
+
+        A small batch has an eighth of the backlog to itself: behind two hundred large ones that wait for room, it would
+        wait for 200 MB.
+        """
         backlog_bytes, most = self._backlog.ahead_bytes, self._backlog_bytes_max
         if payload_bytes <= SMALL_BYTES:
             return backlog_bytes > most
@@ -281,9 +281,14 @@ class Copier:
             return True
         return backlog_bytes > BACKLOG_BYTES_SLOW and _age_s(self._backlog.ahead_since_s) > BACKLOG_S
 
-    def is_outrun(self) -> bool:
-        """Whether so much waits that producers should not go on before their batches are copied."""
-        return self._backlog.ahead_bytes > OUTRUN_BYTES
+    def is_outrun(self, batch_bytes: int) -> bool:
+        """Whether so much waits that the producer of such a batch should not go on before it is copied.
+
+        Of a small one: whether so much of small ones waits. One that comes beside large ones would wait for all of
+        those, and its producer does not outrun anybody.
+        """
+        waiting_bytes = self._backlog.small_bytes if batch_bytes <= SMALL_BYTES else self._backlog.ahead_bytes
+        return waiting_bytes > OUTRUN_BYTES
 
     @property
     def marks(self) -> Mapping[LogId, Mark]:

@@ -119,7 +119,7 @@ class ShardOfPartition(Protocol):
 
     async def room_in_copier(self, payload_bytes: int) -> None: ...
 
-    def is_copier_outrun(self) -> bool: ...
+    def is_copier_outrun(self, batch_bytes: int) -> bool: ...
 
     def open_transaction_of(self, producer_id: ProducerId) -> TxId | None:
         """The transaction that the producer has open in this shard."""
@@ -449,12 +449,12 @@ class Partition:
                 self._shard.fail(failure)
                 raise
 
-    async def keep_pace(self, end: Offset) -> None:
-        """Return once the log is copied up to `end`, or cannot be; at once if the copier is not outrun.
+    async def keep_pace(self, end: Offset, batch_bytes: int) -> None:
+        """Return once the log is copied up to `end`, or cannot be; at once if such batches do not outrun the copier.
 
         So a producer is no faster than the copy.
         """
-        if self._shard.is_copier_outrun():
+        if self._shard.is_copier_outrun(batch_bytes):
             with suppress(StorageFailure):
                 await self.visibility.reach(end)
 

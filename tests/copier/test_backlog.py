@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from copier import staging
-from copier.backlog import Backlog
+from copier.backlog import SMALL_BYTES, Backlog
 from copier.plan import Group, weight_bytes
 from fairlog_types import ApplyNumber, JournalPosition, LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, TxId
 from partition.placed import BatchRef, PlacedBatch, PlacedTransaction
@@ -19,6 +19,10 @@ LOGS = A, B, C, D = tuple(LogId("t", "ab" * 16, partition) for partition in rang
 WINDOW = ProducerWindow(ProducerEpoch(0), (), (), 0, JournalPosition(0))
 END = JournalPosition(1000)
 LARGE_BYTES = 100_000
+
+
+FRAME_MORE = 300
+"""Of a frame, beside its batch: head, header and padding."""
 
 
 @pytest.fixture(autouse=True)
@@ -151,6 +155,17 @@ def test_large_group_counts_for_nobody_who_may_go_past() -> None:
     assert (backlog.oldest_s, backlog.ahead_since_s, backlog.ahead_bytes) == (0.0, None, small)
     backlog.large_is_done()
     assert (backlog.total_bytes, backlog.oldest_s, backlog.ahead_since_s) == (small, 1.0, 1.0)
+
+
+def test_what_small_groups_make_of_it_is_told() -> None:
+    """The largest batch that is small is, with its frame; one that is twice as large is not."""
+    small, medium = plain(A, SMALL_BYTES + FRAME_MORE), plain(A, 2 * SMALL_BYTES)
+    backlog = filled(small, medium, small)
+    assert backlog.small_bytes == 2 * weight_bytes(small)
+    assert take(backlog, bytes_max=weight_bytes(small)) == [small]
+    assert backlog.small_bytes == weight_bytes(small)
+    assert take(backlog) == [medium, small]
+    assert (backlog.small_bytes, backlog.ahead_bytes) == (0, 0)
 
 
 @st.composite

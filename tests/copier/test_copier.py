@@ -9,7 +9,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from copier.copier import BACKLOG_BYTES_SLOW, BACKLOG_S, SMALL_BYTES
+from copier.backlog import SMALL_BYTES
+from copier.copier import BACKLOG_BYTES_SLOW, BACKLOG_S, OUTRUN_BYTES
 from datalog.offset_entries import CommittedOffset, GroupEntry, OffsetEntry, OffsetKey, encode_offset_entries
 from fairlog_types import JournalPosition, LogId, Offset, ProducerId, StorageFailure
 
@@ -489,6 +490,25 @@ async def test_room_waits_for_what_has_waited_long(
     with trio.fail_after(TIMEOUT_S):
         await node.copier.room(SMALL_BYTES + 1)
     assert node.copier.backlog_bytes == 0
+
+
+async def test_small_batch_is_outrun_by_small_ones_alone(make_node: Any, nursery: trio.Nursery) -> None:
+    """Its producer need not wait for the copy of large ones; but no size lets a producer run ahead without end."""
+    node = make_node([A])
+    node.journals[A].hold()
+    node.copier.submit((node.plain(A, bytes(OUTRUN_BYTES)),))
+    assert node.copier.is_outrun(SMALL_BYTES + 1)
+    assert not node.copier.is_outrun(SMALL_BYTES)
+    for _ in range(OUTRUN_BYTES // SMALL_BYTES):
+        assert not node.copier.is_outrun(SMALL_BYTES)
+        node.copier.submit((node.plain(A, bytes(SMALL_BYTES)),))
+    assert node.copier.is_outrun(1)
+    node.journals[A].release()
+    nursery.start_soon(node.copier.run)
+    with trio.fail_after(TIMEOUT_S):
+        await node.copier.drain()
+    assert not node.copier.is_outrun(SMALL_BYTES + 1)
+    assert not node.copier.is_outrun(1)
 
 
 async def test_lag_is_the_age_of_what_waits_longest(

@@ -275,7 +275,7 @@ class MemoryPartition:
     async def durable(self, through: JournalPosition) -> None:
         await self._leaders.durable(self._log, through)
 
-    async def keep_pace(self, end: Offset) -> None:
+    async def keep_pace(self, end: Offset, batch_bytes: int) -> None:
         if self._leaders.outrun:
             await self._leaders.visible(self._log, end)
 

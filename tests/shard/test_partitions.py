@@ -96,13 +96,29 @@ async def test_producer_waits_for_the_copy_while_the_copier_is_outrun(
         await run.start(A)
         try:
             await run.plain(A, b"v")
-            await run[A].keep_pace(Offset(1))
+            await run[A].keep_pace(Offset(1), 100)
             monkeypatch.setattr(copier_module, "OUTRUN_BYTES", 0)
-            assert await is_waiting(lambda: run[A].keep_pace(Offset(1)))
+            assert await is_waiting(lambda: run[A].keep_pace(Offset(1), 100))
             run[A].visibility.fail(StorageFailure("the data logs' disk has failed"))
-            await run[A].keep_pace(Offset(1))
+            await run[A].keep_pace(Offset(1), 100)
         finally:
             may_copy.set()
+
+
+async def test_producer_of_small_batches_does_not_wait_for_the_copy_of_large_ones(
+    open_run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_copy = held_copies(monkeypatch)
+    async with open_run() as run:
+        await run.start(A)
+        try:
+            await run.plain(A, bytes(copier_module.OUTRUN_BYTES))
+            await run.plain(A, b"v")
+            assert await is_waiting(lambda: run[A].keep_pace(Offset(1), copier_module.OUTRUN_BYTES))
+            await run[A].keep_pace(Offset(2), 100)
+        finally:
+            may_copy.set()
+        await run[A].keep_pace(Offset(1), copier_module.OUTRUN_BYTES)
 
 
 async def test_replica_begins_where_its_journal_says_and_sweeps_what_lies_before(

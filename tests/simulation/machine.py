@@ -193,7 +193,8 @@ class Node:
                 if outcome.durable_at is not None:
                     await self.partition(log).durable(outcome.durable_at)
                     if outcome.base_offset is not None:
-                        await self.partition(log).keep_pace(Offset(outcome.base_offset + header.record_count))
+                        end = Offset(outcome.base_offset + header.record_count)
+                        await self.partition(log).keep_pace(end, header.size_bytes)
             except StorageFailure as failure:
                 raise EffectUnknown(str(failure)) from failure
         return outcome

@@ -329,7 +329,8 @@ def _accepted(
     if outcome.durable_at is not None:
         result.settled = functools.partial(partition.durable, outcome.durable_at)
         if outcome.base_offset is not None:
-            result.paced = functools.partial(partition.keep_pace, Offset(outcome.base_offset + header.record_count))
+            end = Offset(outcome.base_offset + header.record_count)
+            result.paced = functools.partial(partition.keep_pace, end, header.size_bytes)
     return result
 
 
