@@ -11,7 +11,7 @@ transactions it ends, and the order that `add` was told; so any two groups that 
 which they came (invariants 2 and 6). Another large one is held, too: one at a time.
 
 How much waits is told in bytes, for those who ask whether there is room: without the large one, for whoever goes
-past it does not wait for it. What small groups make of it is told as well.
+past it does not wait for it. And how much of that is in small groups.
 """
 
 from __future__ import annotations
@@ -75,8 +75,7 @@ class Backlog:
         self.last_number += 1
         weight = weight_bytes(group)
         self._queue.append(Waiting(self.last_number, group, order, weight, now_s))
-        self._bytes += weight
-        self._small_bytes += _small_part(weight)
+        self._count(weight)
 
     # Who is next
 
@@ -92,8 +91,7 @@ class Backlog:
         if self._taken or not self._queue or not is_large(self._queue[0].group, self._queue[0].weight_bytes):
             return None
         self._large = self._queue.popleft()
-        self._bytes -= self._large.weight_bytes
-        self._small_bytes -= _small_part(self._large.weight_bytes)
+        self._count(-self._large.weight_bytes)
         self._held_keys = self._large.keys()
         return self._large.group
 
@@ -127,8 +125,8 @@ class Backlog:
 
     def taken_is_done(self) -> None:
         """What was taken is copied."""
-        self._bytes -= sum(each.weight_bytes for each in self._taken)
-        self._small_bytes -= sum(_small_part(each.weight_bytes) for each in self._taken)
+        for each in self._taken:
+            self._count(-each.weight_bytes)
         self._taken.clear()
 
     def large_is_done(self) -> None:
@@ -153,6 +151,12 @@ class Backlog:
 
     # How much waits
 
+    def _count(self, weight_bytes: int) -> None:
+        """Of a group that has come; less than 0 of one that has left."""
+        self._bytes += weight_bytes
+        if abs(weight_bytes) <= _SMALL_WEIGHT_BYTES:
+            self._small_bytes += weight_bytes
+
     @property
     def total_bytes(self) -> int:
         """All that waits."""
@@ -165,7 +169,7 @@ class Backlog:
 
     @property
     def small_bytes(self) -> int:
-        """What small groups make of that."""
+        """How much of that is in small groups."""
         return self._small_bytes
 
     @property
@@ -177,8 +181,3 @@ class Backlog:
     def ahead_since_s(self) -> float | None:
         """When the oldest came of those that neither stand aside nor are held; None if there is none."""
         return min((place[0].since_s for place in (self._taken, self._queue) if place), default=None)
-
-
-def _small_part(weight_bytes: int) -> int:
-    """What a group of that weight adds to what small groups weigh."""
-    return weight_bytes if weight_bytes <= _SMALL_WEIGHT_BYTES else 0

@@ -64,6 +64,7 @@ BACKLOG_S = 1.0
 OUTRUN_BYTES = 2**20
 """Behind so much, a producer is answered when its batch is copied: what is copied late has left the processor's caches.
 At 2 MiB, requests of 1 MB were a tenth slower than without early answers; at 512 KiB, those of 250 KB gained nothing.
+For the producer of small batches, so much in small ones alone.
 """
 
 RESTING_ITEMS_MAX = 4096
@@ -271,8 +272,8 @@ class Copier:
     def is_behind(self, payload_bytes: int) -> bool:
         """Whether so much is queued that so many bytes should not be added: see `room`.
 
-        A small batch has an eighth of the backlog to itself: behind two hundred large ones that wait for room, it would
-        wait for 200 MB.
+        Small batches have an eighth of the backlog to themselves, and it is nothing to them how long others have waited:
+        behind two hundred large ones that wait for room, one would wait for 200 MB.
         """
         backlog_bytes, most = self._backlog.ahead_bytes, self._backlog_bytes_max
         if payload_bytes <= SMALL_BYTES:
@@ -284,8 +285,8 @@ class Copier:
     def is_outrun(self, batch_bytes: int) -> bool:
         """Whether so much waits that the producer of such a batch should not go on before it is copied.
 
-        Of a small one: whether so much of small ones waits. One that comes beside large ones would wait for all of
-        those, and its producer does not outrun anybody.
+        For a small one only small ones count: beside large ones it would wait for the copy of all of those, though its
+        producer outruns nobody.
         """
         waiting_bytes = self._backlog.small_bytes if batch_bytes <= SMALL_BYTES else self._backlog.ahead_bytes
         return waiting_bytes > OUTRUN_BYTES

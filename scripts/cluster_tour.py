@@ -26,6 +26,14 @@ from rich.console import Console
 TOPIC, PARTITIONS = "numbers", 6
 BEFORE_S, AFTER_S, WAIT_S = 5.0, 12.0, 60.0
 POLL_S = 0.2
+OWNER_CHANGES = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError._TRANSPORT,
+    }
+)
 BROKERS_OF_A_NODE = 1000
 """A broker's id is that of its node × 1000 + the shard."""
 
@@ -182,12 +190,12 @@ def _finding(bootstrap: str, partition: int, committed: list[bytes]) -> str:
 
 
 def _end(consumer: Consumer, where: TopicPartition, deadline: float) -> int:
-    """Asked again if the shard has just changed its owner, as librdkafka passes the former one's refusal on."""
+    """The offset after the last record. librdkafka passes on what a former owner says, so it is asked again."""
     while True:
         try:
             return consumer.get_watermark_offsets(where, timeout=WAIT_S)[1]
         except KafkaException as exception:
-            if exception.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+            if exception.args[0].code() not in OWNER_CHANGES or time.monotonic() > deadline:
                 raise
         time.sleep(POLL_S)
 

@@ -36,8 +36,17 @@ class Seen:
 class Reader:
     """Tails all partitions of one topic from their beginning."""
 
-    def __init__(self, address: str, topic: str, partitions: int, *, isolation: str = "read_uncommitted") -> None:
+    def __init__(
+        self,
+        address: str,
+        topic: str,
+        partitions: int,
+        *,
+        isolation: str = "read_uncommitted",
+        leaders_change: bool = False,
+    ) -> None:
         self.topic = topic
+        self._leaders_change = leaders_change
         self.records: list[Seen] = []
         self._ends: dict[int, int] = dict.fromkeys(range(partitions), -1)
         self._consumer = Consumer(
@@ -99,7 +108,7 @@ class Reader:
 
     def high_watermark(self, partition: int) -> int:
         """Asked of the node now, not remembered from a fetch."""
-        return watermarks(self._consumer, self.topic, partition)[1]
+        return watermarks(self._consumer, self.topic, partition, leaders_change=self._leaders_change)[1]
 
     def values(self, partition: int) -> list[bytes | None]:
         return [record.value for record in self.records if record.partition == partition]

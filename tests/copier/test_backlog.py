@@ -21,8 +21,8 @@ END = JournalPosition(1000)
 LARGE_BYTES = 100_000
 
 
-FRAME_MORE = 300
-"""Of a frame, beside its batch: head, header and padding."""
+FRAME_OVERHEAD_BYTES = 300
+"""The most that a frame has beside its batch: head, header and padding."""
 
 
 @pytest.fixture(autouse=True)
@@ -157,9 +157,9 @@ def test_large_group_counts_for_nobody_who_may_go_past() -> None:
     assert (backlog.total_bytes, backlog.oldest_s, backlog.ahead_since_s) == (small, 1.0, 1.0)
 
 
-def test_what_small_groups_make_of_it_is_told() -> None:
+def test_how_much_is_in_small_groups_is_told() -> None:
     """The largest batch that is small is, with its frame; one that is twice as large is not."""
-    small, medium = plain(A, SMALL_BYTES + FRAME_MORE), plain(A, 2 * SMALL_BYTES)
+    small, medium = plain(A, SMALL_BYTES + FRAME_OVERHEAD_BYTES), plain(A, 2 * SMALL_BYTES)
     backlog = filled(small, medium, small)
     assert backlog.small_bytes == 2 * weight_bytes(small)
     assert take(backlog, bytes_max=weight_bytes(small)) == [small]
@@ -204,7 +204,9 @@ def test_groups_that_share_a_log_a_producer_or_an_order_leave_as_they_came(
                 backlog.large_is_done()
                 continue
             yield from backlog.take(anything, bytes_max=data.draw(st.sampled_from([0, 3000, 10**9])))
+            assert 0 <= backlog.small_bytes <= backlog.ahead_bytes
             backlog.taken_is_done()
+        assert (backlog.small_bytes, backlog.total_bytes) == (0, 0)
 
     left = [number_of[id(group)] for group in leave()]
     assert sorted(left) == list(range(len(history)))

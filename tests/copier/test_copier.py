@@ -492,7 +492,9 @@ async def test_room_waits_for_what_has_waited_long(
     assert node.copier.backlog_bytes == 0
 
 
-async def test_small_batch_is_outrun_by_small_ones_alone(make_node: Any, nursery: trio.Nursery) -> None:
+async def test_copier_is_outrun_by_small_batches_only_if_many_of_them_wait(
+    make_node: Any, nursery: trio.Nursery
+) -> None:
     """Its producer need not wait for the copy of large ones; but no size lets a producer run ahead without end."""
     node = make_node([A])
     node.journals[A].hold()

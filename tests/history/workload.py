@@ -415,7 +415,8 @@ class Workload:
                 micro: list[list[object]] = []
                 ends: dict[str, int] = {}
                 for topic, count in TOPICS.items():
-                    with Reader(self._node.address, topic, count, isolation=level) as reader:
+                    address, changing = self._node.address, self._is_cluster
+                    with Reader(address, topic, count, isolation=level, leaders_change=changing) as reader:
                         records = reader.read_to_end(timeout_s=READ_S)
                         for index in range(count):
                             here = [each for each in records if each.partition == index]

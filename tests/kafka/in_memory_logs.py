@@ -85,6 +85,8 @@ class MemoryLeaders:
         """Whether what is held is on disk, and only its copy is."""
         self.outrun = False
         """Whether producers have to wait for the copy."""
+        self.paced_bytes: list[int] = []
+        """The sizes of the batches whose producers were to keep pace with the copy."""
         self.visible_before_hold: dict[LogId, Offset] = {}
         self.ahead_ends: dict[LogId, Offset] = {}
         """How far a log that is held can be read ahead of its data log."""
@@ -276,6 +278,7 @@ class MemoryPartition:
         await self._leaders.durable(self._log, through)
 
     async def keep_pace(self, end: Offset, batch_bytes: int) -> None:
+        self._leaders.paced_bytes.append(batch_bytes)
         if self._leaders.outrun:
             await self._leaders.visible(self._log, end)
 

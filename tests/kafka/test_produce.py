@@ -308,9 +308,11 @@ async def test_producer_waits_for_a_copier_that_is_outrun_but_not_for_long(
         memory.leaders.release()
 
     before = trio.current_time()
-    answer = only(await ask(PRODUCE, 9, **request(batch(records=2))))
+    data = batch(records=2)
+    answer = only(await ask(PRODUCE, 9, **request(data)))
     assert (answer.error_code, answer.base_offset) == (0, 0)
     assert trio.current_time() - before == pytest.approx(min(copied_s, 1.0))
+    assert memory.leaders.paced_bytes == [len(data)]
 
 
 async def test_acks_all_does_not_wait_for_the_copy(ask, memory, batch, autojump_clock):

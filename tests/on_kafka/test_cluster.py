@@ -525,7 +525,7 @@ def test_copy_that_the_stream_has_left_behind_is_made_anew_while_its_node_runs(
 def first_offset(kafka: KafkaCluster, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "nobody", "log_level": 2})
     try:
-        return watermarks(consumer, topic, 0)[0]
+        return watermarks(consumer, topic, 0, leaders_change=True)[0]
     finally:
         consumer.close()
 

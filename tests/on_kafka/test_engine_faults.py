@@ -208,7 +208,7 @@ def test_what_somebody_writes_into_the_streams_is_nothing(
         writer = Producer({"bootstrap.servers": kafka.bootstrap})
         try:
             for stream in streams:
-                low, end = watermarks(reader, stream, 0)
+                low, end = watermarks(reader, stream, 0, leaders_change=True)
                 reader.assign([TopicPartition(stream, 0, max(low, end - 20))])
                 there = [each.value() or b"" for each in reader.consume(20, timeout=WAIT_S)]
                 cut = () if stream.endswith(".metadata") else [each[:-1] for each in there]

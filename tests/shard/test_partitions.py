@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from coordinator.messages import Begin
 from copier import copier as copier_module
 from copier.apply import Copied, apply
+from copier.backlog import SMALL_BYTES
 from fairlog_types import LogId, Offset, ProducerEpoch, StorageFailure
 from journal.journal import Fsync, Journal, JournalKind, NoFiles
 from journal.reopen import reopen
@@ -115,10 +116,12 @@ async def test_producer_of_small_batches_does_not_wait_for_the_copy_of_large_one
             await run.plain(A, bytes(copier_module.OUTRUN_BYTES))
             await run.plain(A, b"v")
             assert await is_waiting(lambda: run[A].keep_pace(Offset(1), copier_module.OUTRUN_BYTES))
-            await run[A].keep_pace(Offset(2), 100)
+            assert not await is_waiting(lambda: run[A].keep_pace(Offset(2), SMALL_BYTES))
+            for _ in range(copier_module.OUTRUN_BYTES // SMALL_BYTES):
+                await run.plain(A, bytes(SMALL_BYTES - 100))  # with the batch's own head and its record's
+            assert await is_waiting(lambda: run[A].keep_pace(Offset(3), SMALL_BYTES))
         finally:
             may_copy.set()
-        await run[A].keep_pace(Offset(1), copier_module.OUTRUN_BYTES)
 
 
 async def test_replica_begins_where_its_journal_says_and_sweeps_what_lies_before(
