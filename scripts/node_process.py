@@ -20,6 +20,7 @@ import sys
 import time
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,19 +46,29 @@ def kept_waiting_s(pid: int) -> float:
 
 def _processes_of(supervisor: int) -> dict[int, int]:
     """The id of each process that the supervisor has started and that has not ended, by its number."""
+    # A child belongs to the thread that started it, and goes to another when that ends: perhaps to one whose children
+    # were read a moment before. So they are read twice.
+    children = [*_children_of(supervisor), *_children_of(supervisor)]
     found: dict[int, int] = {}
-    for line in Path("/proc").glob(f"{supervisor}/task/*/children"):
-        for child in map(int, line.read_text().split()):
-            try:
-                environment = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-            except OSError:
-                continue  # it ends just now
-            # Nothing between fork and exec, when the environment is the supervisor's, and nothing of a zombie.
-            for each in environment:
-                name, _, told = each.partition(b"=")
-                if name == PROCESS_VARIABLE:
-                    found[int(told)] = child
+    for child in dict.fromkeys(children):
+        try:
+            environment = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it ends just now
+        # Nothing between fork and exec, when the environment is the supervisor's, and nothing of a zombie.
+        for each in environment:
+            name, _, told = each.partition(b"=")
+            if name == PROCESS_VARIABLE:
+                found[int(told)] = child
     return found
+
+
+def _children_of(process: int) -> list[int]:
+    children: list[int] = []
+    for line in Path("/proc").glob(f"{process}/task/*/children"):
+        with suppress(OSError):  # the thread ends just now
+            children += map(int, line.read_text().split())
+    return children
 
 
 def has_ended(pid: int) -> bool:

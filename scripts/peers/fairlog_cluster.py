@@ -93,7 +93,7 @@ class FairlogCluster:
         """What the node has written to stdout and stderr."""
         return self._directory / f"node-{node}" / "node.log"
 
-    def start(self, timeout_s: float = 60.0) -> None:
+    def start(self, timeout_s: float = 180.0) -> None:
         """Start all, for the first time; return when all serve, and each shard has an owner. Raises PeerDidNotStart."""
         for node in self.nodes:
             self._programs[node].spawn()

@@ -340,7 +340,7 @@ def test_admin_of_confluent_kafka_sees_and_deletes_groups(member: MakeMember, no
 
 def test_admin_of_kafka_python_sees_and_deletes_groups(member: MakeMember, node: NodeProcess, group: str) -> None:
     """Listed, described, and a static member sent away."""
-    first = member(KafkaPythonMember, instance="one")
+    first = member(KafkaPythonMember, instance="one", session_ms=VICTIMS_SESSION_MS)
     wait_until(lambda: shared([first]), "the first has all")
     admin = kafka.KafkaAdminClient(bootstrap_servers=node.address)
     try:

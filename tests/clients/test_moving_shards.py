@@ -121,7 +121,8 @@ class Writer:
         """Those whose commit was answered."""
         self._topic = topic
         self._name = name
-        self._producer = Producer({"bootstrap.servers": address, "transactional.id": name, "log_level": 0})
+        settings = {"bootstrap.servers": address, "transactional.id": name, "log_level": 0}
+        self._producer = Producer(settings | {"transaction.timeout.ms": 600_000})
         self._stop = threading.Event()
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=name)

@@ -324,7 +324,7 @@ def test_leader_adds_its_partitions_to_another_brokers_transaction(
                     for each in (partition, partition + SEVERAL):  # the second one is added only now
                         assert producer.write(topic, value, partition=each) == NONE
                     producer.take(producer.end(commit=commit, by=ends))
-            assert offsets.committed_offset(group, topic, 0) == (NONE, 2)
+            assert offsets.settled_offset(group, topic, 0) == (NONE, 2)
         kept |= {partition: [b"0", b"0", b"2", b"2"], partition + SEVERAL: [b"0", b"2"]}
     aborted = {partition: [b"1"] * (2 if partition < SEVERAL else 1) for partition in kept}
     assert_topic_holds(node.address, topic, kept, mode=mode, aborted=aborted)

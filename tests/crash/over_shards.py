@@ -106,6 +106,8 @@ OF_CUTS = "cuts."
 OF_A_RESTARTED_COORDINATOR = "participant.said_all."
 LATE = (OF_CUTS, OF_A_RESTARTED_COORDINATOR, "participant.discarded")
 """These may be passed a while after the transaction; or after its client gave up, if the coordinator starts slowly."""
+AFTER_ALL_ARE_VISIBLE = ("coordinator.visible_everywhere", "group.committed.appended")
+"""A transaction that is committed passes each once, in its coordinator, which hears a moment later what can be seen."""
 OF_VERSION_2 = ("coordinator.log_added",)
 """Only in transactions of version 2 a partition's leader has it added."""
 
@@ -200,7 +202,8 @@ class KillsOverShards:
             )
             if outcome is Outcome.COMMITTED:
                 self._wait_for_all(name)  # the last passes are after the answer
-            if point.startswith(LATE):
+            passes_late = outcome is Outcome.COMMITTED and nth == 1 and point in AFTER_ALL_ARE_VISIBLE
+            if passes_late or point.startswith(LATE):
                 self._wait_until_gone(process)
         by_point = self._is_gone(process)
         if not by_point:

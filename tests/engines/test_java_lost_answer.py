@@ -114,7 +114,7 @@ def test_java_producer_whose_answer_was_lost_over_a_timeout_commits_again_or_is_
 ) -> None:
     """The transaction is gone, and the producer is told: it goes on after an abort, or a new one takes its place."""
     topics.make(proxy.address, "topic")
-    writer = producer(**{"transaction.timeout.ms": "1000"})
+    writer = producer(**{"transaction.timeout.ms": "5000"})
     truth = commit(writer, "first")
     lose_answer(writer, proxy)
     wait_until_ended(node, "id")

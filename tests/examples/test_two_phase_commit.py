@@ -17,6 +17,7 @@ import pytest
 from scripts import postgresql
 from scripts.node_process import NodeProcess
 from tests.cli.in_process import fairlog_command
+from tests.clients.conftest import wait_until_led
 from tests.clients.modes import MODE_CONFIG, Mode
 from tests.clients.raw_client import RawClient, leader_id_of
 from tests.clients.reading import Reader
@@ -80,6 +81,7 @@ def start_node(tmp_path: Path) -> Iterator[Callable[..., NodeProcess]]:
         node.start()
         for topic, mode in TOPICS.items():
             topics.make(node.address, topic, **{MODE_CONFIG: mode.value})
+            wait_until_led(node.address, topic, 1)
         return node
 
     yield start

@@ -137,6 +137,7 @@ class Cluster:
             self._has_started = True
             self._engine.start()
             self._nodes.start()
+            self._wait_until_in_sync()
         for node in self._down:
             self._nodes.spawn(node)
         self._down.clear()
@@ -146,6 +147,9 @@ class Cluster:
         if self._network is not None:
             self._network.join_all()
         self._engine.heal()
+        self._wait_until_in_sync()
+
+    def _wait_until_in_sync(self) -> None:
         deadline = time.monotonic() + KAFKA_START_S
         while not all(self._nodes.is_in_sync(node) for node in self._nodes.nodes):
             assert time.monotonic() < deadline, f"copies do not come into sync:\n{self.log_tail()}"

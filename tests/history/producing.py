@@ -240,7 +240,9 @@ class EndAsker:
         return end
 
 
-def send_plain(producer: Producer, recorder: Recorder, partitions: list[tuple[str, int]]) -> bool:
+def send_plain(
+    producer: Producer, recorder: Recorder, partitions: list[tuple[str, int]], patience_s: float = ANSWER_S + 2
+) -> bool:
     """Send a record to each of these, wait for the answers, and note them; False if one did not come."""
     planned = [(topic, index, recorder.new_value()) for topic, index in partitions]
     offsets: dict[str, int | None] = {}
@@ -253,7 +255,7 @@ def send_plain(producer: Producer, recorder: Recorder, partitions: list[tuple[st
                 offsets[value] = message.offset()
 
         producer.produce(topic, value.encode(), partition=index, on_delivery=answered)
-    producer.flush(ANSWER_S + 2)
+    producer.flush(patience_s)
     known = len(offsets) == len(planned)
     micro = [["send", place(topic, index), value, offsets.get(value)] for topic, index, value in planned]
     recorder.end(op, "ok" if known else "info", micro=micro)

@@ -408,7 +408,7 @@ class Workload:
         """Records that push what is before them into sight, and all partitions by consumers of both kinds."""
         with Recorder(self.directory / "parts" / "last", "last") as recorder:
             producer = Producer(PRODUCER | {"bootstrap.servers": self._node.address, "enable.idempotence": True})
-            if not send_plain(producer, recorder, list(PARTITIONS)):
+            if not send_plain(producer, recorder, list(PARTITIONS), READ_S):
                 raise WorkloadFailed(f"the node does not answer a plain record:\n{self._node.log_tail()}")
             for isolation, level in (("committed", "read_committed"), ("plain", "read_uncommitted")):
                 op = recorder.invoke("final", isolation=isolation)

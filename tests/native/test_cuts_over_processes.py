@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pyspark_fairlog.native import CutPartition, Native, Topics
+from tests.native.steps_of_cuts import ends_of_steps
 from tests.three_processes import ThreeProcesses
 
 pytestmark = pytest.mark.slow
@@ -89,19 +90,6 @@ def commit_large(address: str, topic: str) -> None:
         time.sleep(0.1)
 
 
-def ends_of_steps(natives: list[Native], topic: str, committed: int) -> list[int]:
-    """Where a reader with the least limit comes to, step by step; each step asks another broker."""
-    ends = [0]
-    while ends[-1] < committed:
-        starts = [(topic, partition, ends[-1]) for partition in range(PARTITIONS)]
-        cut = natives[len(ends) % len(natives)].cut(Topics((topic,)), starts=starts, limit=1)
-        (end,) = {part.end for part in cut}
-        assert end > ends[-1]
-        assert end % LARGE_RECORDS == 0
-        ends.append(end)
-    return ends
-
-
 def test_reader_with_a_limit_goes_from_one_kept_cut_to_the_next(three: ThreeProcesses, topic: str) -> None:
     """Any broker is asked. All partitions end alike in each, and the reader comes to the end in several steps."""
     natives = [Native.connect(address, timeout_s=30) for address in three.addresses]
@@ -111,8 +99,9 @@ def test_reader_with_a_limit_goes_from_one_kept_cut_to_the_next(three: ThreeProc
         assert time.monotonic() < deadline_s, f"commits came to {committed} records each, and all kept cuts are {ends}"
         commit_large(three.node.address, topic)
         committed += LARGE_COMMITS * LARGE_RECORDS
-        ends = ends_of_steps(natives, topic, committed)
+        ends = ends_of_steps(natives, topic, PARTITIONS, committed)
         assert ends[-1] == committed
+        assert all(end % LARGE_RECORDS == 0 for end in ends)
     two_steps = natives[0].cut(Topics((topic,)), limit=PARTITIONS * ends[2])
     assert {part.end for part in two_steps} == {ends[2]}
     for native in natives:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from copier.copier import OUTRUN_BYTES
-from scripts.node_process import NodeProcess
+from scripts.node_process import START_S, NodeProcess
 from tests.clients import raw_client as raw
 from tests.clients.raw_client import RawClient, batch, records_of
 from tests.shards import shard_in
@@ -39,7 +39,7 @@ def until(look: Callable[[], T], otherwise: str = "it did not come") -> T:
 def refusal(node: NodeProcess) -> str:
     """Start a node that must refuse to: its one sentence. No traceback, exit status 1."""
     node.spawn()
-    status = node.wait_end(WAIT_S)
+    status = node.wait_end(START_S)
     log = node.log_path.read_text(encoding="utf-8")
     assert status == 1, f"exit status {status}\n{log}"
     assert "Traceback" not in log

@@ -111,7 +111,7 @@ def stock_client_aborts_and_goes_on(node: NodeProcess, transactional_id: str, el
             "transactional.id": transactional_id,
             "linger.ms": 0,
             "message.timeout.ms": 4_000,
-            "transaction.timeout.ms": 5_000,
+            "transaction.timeout.ms": 60_000,
             "log_level": 0,
         }
     )

@@ -26,6 +26,12 @@ def fairlog(*arguments: object) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+def has_topic(data_dir: Path, topic: str) -> bool:
+    """Whether a node that runs has heard of it, and has begun a copy of its shard."""
+    code, _ = fairlog("consume", topic, "--until-end", "--json", "--data-dir", data_dir)
+    return code == 0
+
+
 def values_in(data_dir: Path, topic: str) -> dict[int, list[str]]:
     """By partition, in order."""
     code, out = fairlog("consume", topic, "--until-end", "--json", "--data-dir", data_dir)

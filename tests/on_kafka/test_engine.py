@@ -82,8 +82,8 @@ def test_end_and_readers_are_not_deceived_by_a_deposed_leader(three_replicas: Ka
         settings, topic = world.settings, world.settings.topic("shard-0")
         assert kafka.links is not None
         async with open_kafka_engine(settings) as engine:
-            stream = await engine.open_stream("shard-0")
-            known(await append(stream, b"before"))
+            stream = await _until_it_is_not_away(partial(engine.open_stream, "shard-0"))
+            await _answered(stream, b"before")
             deposed = leader_of(kafka.bootstrap, topic)
             others = [broker for broker in kafka.brokers if broker != deposed]
             elsewhere = ",".join(kafka.address(broker) for broker in others)
@@ -195,7 +195,8 @@ def test_reader_that_rests_holds_bounded_memory(three_replicas: KafkaRig) -> Non
                     data += [entry.data for entry in await reader.next()]
                 assert data == entries
 
-    three_replicas.run(trial)
+    patient = replace(three_replicas.settings, append_timeout_s=60.0)
+    replace(three_replicas, settings=patient).run(trial)
 
 
 def test_topic_is_made_as_it_is_to_be_kept(three_replicas: KafkaRig) -> None:
@@ -342,7 +343,7 @@ def test_engine_that_is_away_says_so(three_replicas: KafkaRig, kafka: KafkaClust
         assert isinstance(world, KafkaWorld)
         settings = replace(world.settings, append_timeout_s=1.0, request_timeout_s=1.0)
         async with open_kafka_engine(settings) as engine:
-            stream = await engine.open_stream("shard-0")
+            stream = await _until_it_is_not_away(partial(engine.open_stream, "shard-0"))
             position = await _answered(stream, b"before")
             assert engine.health().answers
             unknown_before = engine.health().unknown

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("artifacts")]
 SECONDS = 20.0
 GAP_S = 1.2
 """So that most kinds of faults have come once."""
-RUN_S = 300.0
+RUN_S = 800.0
 TRANSACTIONS_MIN = 10
 """Of a slow machine; a quick one does hundreds."""
 PLANTED_S = 15.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,8 +22,7 @@ from peers.kafka_cluster import KafkaCluster
 
 from datalog.plain_reader import DataLogReader
 from shard.directory import FIRST_SHARD, shard_directory
-from tests.clients.raw_client import NONE, RawClient, batch
-from tests.node.nodes import wait_for_the_copy
+from tests.clients.raw_client import NONE, NOT_ENOUGH_REPLICAS, RawClient, batch
 from tests.on_kafka.test_cluster import WAIT_S, make_topic, values, wait_until
 from tests.stream.kafka_admin import delete_topic, set_config
 
@@ -141,8 +141,10 @@ def clusters(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> I
             at_leader = client.leader(TOPIC, 0) or ""
         with RawClient(at_leader, timeout_s=WAIT_S) as client:
             for value in ANSWERED:
-                assert client.produce(TOPIC, 0, batch([value]))[0] == NONE
-        wait_for_the_copy(at_leader, TOPIC)
+                while (code := client.produce(TOPIC, 0, batch([value]))[0]) == NOT_ENOUGH_REPLICAS:
+                    time.sleep(0.1)  # an append took long: nothing of this one was begun
+                assert code == NONE
+            wait_until(lambda: client.list_offset(TOPIC, 0, -1)[0] == NONE)
         TRIALS[name].does(kafka, cluster)
 
     made: dict[str, FairlogCluster] = {}

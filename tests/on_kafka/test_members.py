@@ -183,6 +183,8 @@ async def test_brokers_of_the_engine_are_killed_and_come_back(tmp_path, settings
                 await writer.run(3)
                 await trio.to_thread.run_sync(kafka.restart, broker)
                 await writer.run(3)
+                while not await trio.to_thread.run_sync(kafka.is_up):  # two that are away would be no quorum
+                    await writer.run(1)
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(kafka.heal)

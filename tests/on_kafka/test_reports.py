@@ -40,7 +40,8 @@ def test_nodes_hear_each_other_and_old_reports_are_trimmed(
                 with trio.fail_after(30):
                     while NodeNumber(1) not in second.reports.up(60.0):  # noqa: ASYNC110
                         await trio.sleep(0.05)
-                    await trio.sleep(1.0)  # both read from the end on
+                    while NodeNumber(1) not in first.reports.up(60.0):  # noqa: ASYNC110
+                        await trio.sleep(0.05)
                     copies[SHARD].opens(lambda: FoldState(StreamPosition(70), LeaderEpoch(4)))
                     while not first.reports.of(SHARD):  # noqa: ASYNC110
                         await trio.sleep(0.01)

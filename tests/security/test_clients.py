@@ -18,6 +18,7 @@ from confluent_kafka import admin as confluent_admin
 
 from scripts.node_process import NodeProcess
 from tests.cli.in_process import fairlog_command
+from tests.security.refusals import poll_until_told
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -140,7 +141,7 @@ def test_client_with_a_wrong_password_is_told_so(node: Node) -> None:
     )
     with pytest.raises(confluent_kafka.KafkaException):
         client.list_topics(timeout=2)
-    client.poll(0)
+    poll_until_told(client, errors)
     assert confluent_kafka.KafkaError._AUTHENTICATION in {error.code() for error in errors}
 
 
@@ -182,7 +183,8 @@ def test_users_are_changed_on_the_nodes_machine_while_it_runs_and_while_it_does_
     finally:
         node.process.start()
     # A change of the files is no start that went wrong.
-    assert '"tail_kept": true' in node.process.log_path.read_text(encoding="utf-8").splitlines()[-1]
+    ready = [line for line in node.process.log_path.read_text(encoding="utf-8").splitlines() if '"tail_kept"' in line]
+    assert '"tail_kept": true' in ready[-1]
     as_dave = confluent_admin.AdminClient(node.librdkafka("SCRAM-SHA-512", "dave", "secret of dave"))
     assert as_dave.list_topics(timeout=15).brokers
     assert node.user("delete", "dave").returncode == 0

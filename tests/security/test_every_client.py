@@ -29,6 +29,7 @@ from tests.engines.jvm import CLIENTS_3, CLIENTS_4, Engine
 from tests.engines.programs import Conversation, Workers
 from tests.examples.orders_program import EXAMPLE, PreparedProducer
 from tests.security.locked import WAIT_S, LockedNode, locked_node
+from tests.security.refusals import poll_until_told
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -98,7 +99,7 @@ def test_confluent_kafka_with_a_wrong_password(locked: LockedNode) -> None:
     producer = confluent_kafka.Producer({**settings, "error_cb": errors.append})
     with pytest.raises(confluent_kafka.KafkaException):
         producer.list_topics(timeout=2)
-    producer.poll(0)
+    poll_until_told(producer, errors)
     assert confluent_kafka.KafkaError._AUTHENTICATION in {error.code() for error in errors}
     assert any("invalid credentials" in error.str() for error in errors)
 
@@ -193,7 +194,7 @@ def test_kcat(locked: LockedNode, topic: str, tmp_path: Path) -> None:
     assert written.returncode == 0, written.stderr
     found = run("-G", topic, "-X", "auto.offset.reset=earliest", "-e", "-q", topic)
     assert (found.returncode, found.stdout) == (0, lines), found.stderr
-    refused = run("-L", "-m", "2", password="wrong")
+    refused = run("-L", "-m", "15", password="wrong")
     assert refused.returncode != 0
     assert "invalid credentials" in refused.stderr
 

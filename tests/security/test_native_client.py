@@ -73,7 +73,8 @@ async def test_client_signs_in_again_before_its_session_ends(server, sasl, monke
             assert native.topics() == {}
 
     await with_address(server, work)
-    assert server.statistics.sign_ins["SCRAM-SHA-256", "signed in"] == 2
+    assert server.statistics.sign_ins["SCRAM-SHA-256", "signed in"] >= 2
+    assert server.statistics.sign_ins["SCRAM-SHA-256", "expired"] == 0
     monkeypatch.setattr(client, "AGAIN_AT", 100)
 
     def late(address: str) -> None:

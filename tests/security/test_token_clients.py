@@ -30,6 +30,7 @@ from tests.engines.jvm import PLATFORM
 from tests.engines.test_tools import MAIN
 from tests.security.certificates import Pair
 from tests.security.conftest import Node
+from tests.security.refusals import poll_until_told
 from tests.security.test_tokens import EC, OTHER, RULES, key_set_of, token
 
 with warnings.catch_warnings():
@@ -105,7 +106,7 @@ def test_confluent_kafka_has_a_callback(node: Node) -> None:
     refused = confluent_admin.AdminClient({**of_librdkafka(node), "oauth_cb": forged, "error_cb": errors.append})
     with pytest.raises(confluent_kafka.KafkaException):
         refused.list_topics(timeout=2)
-    refused.poll(0)
+    poll_until_told(refused, errors)
     assert confluent_kafka.KafkaError._AUTHENTICATION in {error.code() for error in errors}
 
 
