@@ -106,7 +106,8 @@ async def two_of_three(directory: Path) -> AsyncIterator[Cluster]:
         first, second, _ = cluster.members
         cluster.start(first)
         cluster.start(second)
-        await until(lambda: first.shard is not None and second.role() is Role.REPLICA)
+        await until(lambda: first.shard is not None)
+        await until(lambda: second.role() is Role.REPLICA)
         yield cluster
         nursery.cancel_scope.cancel()
 
