@@ -272,8 +272,8 @@ class Copier:
     def is_behind(self, payload_bytes: int) -> bool:
         """Whether so much is queued that so many bytes should not be added: see `room`.
 
-        Small batches have an eighth of the backlog to themselves, however long others have waited:
-        behind two hundred large ones that wait for room, one would wait for 200 MB.
+        The last eighth of the backlog is kept for small batches, and they are taken however long others have waited:
+        behind two hundred large ones that wait for room, a small one would wait for 200 MB.
         """
         backlog_bytes, most = self._backlog.ahead_bytes, self._backlog_bytes_max
         if payload_bytes <= SMALL_BYTES:

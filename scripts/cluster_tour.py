@@ -15,25 +15,18 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # pyright: ignore[reportPrivateImportUsage]
 from peers import kafka_artifacts
 from peers.fairlog_cluster import FairlogCluster
 from peers.interface import PeerDidNotStart
 from peers.kafka_cluster import KafkaCluster
+from peers.watermarks import watermarks
 from rich.console import Console
 
 TOPIC, PARTITIONS = "numbers", 6
 BEFORE_S, AFTER_S, WAIT_S = 5.0, 12.0, 60.0
 POLL_S = 0.2
-OWNER_CHANGES = frozenset(
-    {
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError._TRANSPORT,
-    }
-)
 BROKERS_OF_A_NODE = 1000
 """A broker's id is that of its node × 1000 + the shard."""
 
@@ -172,12 +165,11 @@ class _Writer:
 def _finding(bootstrap: str, partition: int, committed: list[bytes]) -> str:
     """What is wrong with a partition; empty if it has exactly what was committed."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "tour", "log_level": 2})
-    deadline = time.monotonic() + WAIT_S
     try:
-        where = TopicPartition(TOPIC, partition, 0)
-        end = _end(consumer, where, deadline)
-        consumer.assign([where])
+        _, end = watermarks(consumer, TOPIC, partition, leaders_change=True)
+        consumer.assign([TopicPartition(TOPIC, partition, 0)])
         found: list[bytes] = []
+        deadline = time.monotonic() + WAIT_S
         while len(found) < end and time.monotonic() < deadline:
             message = consumer.poll(1)
             if message is not None and message.error() is None:
@@ -187,17 +179,6 @@ def _finding(bootstrap: str, partition: int, committed: list[bytes]) -> str:
     if found == committed:
         return ""
     return f"partition {partition} has {len(found)} records, and {len(committed)} transactions were committed"
-
-
-def _end(consumer: Consumer, where: TopicPartition, deadline: float) -> int:
-    """The offset after the last record. librdkafka passes on what a former owner says, so it is asked again."""
-    while True:
-        try:
-            return consumer.get_watermark_offsets(where, timeout=WAIT_S)[1]
-        except KafkaException as exception:
-            if exception.args[0].code() not in OWNER_CHANGES or time.monotonic() > deadline:
-                raise
-        time.sleep(POLL_S)
 
 
 def _owner_of(admin: AdminClient, partition: int) -> int:

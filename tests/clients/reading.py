@@ -14,8 +14,8 @@ from types import MappingProxyType, TracebackType
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
+from scripts.peers.watermarks import watermarks
 from tests.clients.modes import Mode
-from tests.clients.watermarks import watermarks
 
 WAIT_S = 15.0
 NOTHING_ABORTED: Mapping[int, Sequence[bytes]] = MappingProxyType({})

@@ -19,8 +19,6 @@ LOGS = A, B, C, D = tuple(LogId("t", "ab" * 16, partition) for partition in rang
 WINDOW = ProducerWindow(ProducerEpoch(0), (), (), 0, JournalPosition(0))
 END = JournalPosition(1000)
 LARGE_BYTES = 100_000
-
-
 FRAME_OVERHEAD_BYTES = 300
 """The most that a frame has beside its batch: head, header and padding."""
 

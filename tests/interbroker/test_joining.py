@@ -105,8 +105,8 @@ async def two_of_three(directory: Path) -> AsyncIterator[Cluster]:
         cluster = Cluster(model, directory, nursery)
         first, second, _ = cluster.members
         cluster.start(first)
+        await until(lambda: first.shard is not None)  # the second would own it if it came to its turn first
         cluster.start(second)
-        await until(lambda: first.shard is not None)
         await until(lambda: second.role() is Role.REPLICA)
         yield cluster
         nursery.cancel_scope.cancel()

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from peers import links, processes
 from peers.fairlog_cluster import FairlogCluster
 from peers.kafka_cluster import KafkaCluster
+from peers.watermarks import watermarks
 
 from tests.clients.raw_client import (
     COORDINATOR_NOT_AVAILABLE,
@@ -24,7 +25,6 @@ from tests.clients.raw_client import (
     batch,
     produce_request,
 )
-from tests.clients.watermarks import watermarks
 from tests.on_kafka.brokers import three_nodes
 from tests.on_kafka.test_cluster import (
     PARTITIONS,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -88,40 +90,44 @@ async def test_plain_batch_is_durable_once_it_is_on_disk_and_does_not_wait_for_i
         await run[A].visibility.reach(Offset(2))
 
 
-async def test_producer_waits_for_the_copy_while_the_copier_is_outrun(
-    open_run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So a producer at full speed is no faster than the copy. A copy that fails keeps nobody waiting."""
+@asynccontextmanager
+async def uncopied(
+    open_run: Callable[[], AbstractAsyncContextManager[Run]], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Run]:
+    """A run that leads `A`, and copies nothing before the end."""
     may_copy = held_copies(monkeypatch)
     async with open_run() as run:
         await run.start(A)
         try:
-            await run.plain(A, b"v")
-            await run[A].keep_pace(Offset(1), 100)
-            monkeypatch.setattr(copier_module, "OUTRUN_BYTES", 0)
-            assert await is_waiting(lambda: run[A].keep_pace(Offset(1), 100))
-            run[A].visibility.fail(StorageFailure("the data logs' disk has failed"))
-            await run[A].keep_pace(Offset(1), 100)
+            yield run
         finally:
             may_copy.set()
+
+
+async def test_producer_waits_for_the_copy_while_the_copier_is_outrun(
+    open_run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a producer at full speed is no faster than the copy. A copy that fails keeps nobody waiting."""
+    async with uncopied(open_run, monkeypatch) as run:
+        await run.plain(A, b"v")
+        await run[A].keep_pace(Offset(1), 100)
+        monkeypatch.setattr(copier_module, "OUTRUN_BYTES", 0)
+        assert await is_waiting(lambda: run[A].keep_pace(Offset(1), 100))
+        run[A].visibility.fail(StorageFailure("the data logs' disk has failed"))
+        await run[A].keep_pace(Offset(1), 100)
 
 
 async def test_producer_of_small_batches_does_not_wait_for_the_copy_of_large_ones(
     open_run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_copy = held_copies(monkeypatch)
-    async with open_run() as run:
-        await run.start(A)
-        try:
-            await run.plain(A, bytes(copier_module.OUTRUN_BYTES))
-            await run.plain(A, b"v")
-            assert await is_waiting(lambda: run[A].keep_pace(Offset(1), copier_module.OUTRUN_BYTES))
-            assert not await is_waiting(lambda: run[A].keep_pace(Offset(2), SMALL_BYTES))
-            for _ in range(copier_module.OUTRUN_BYTES // SMALL_BYTES):
-                await run.plain(A, bytes(SMALL_BYTES - 100))  # with the batch's own head and its record's
-            assert await is_waiting(lambda: run[A].keep_pace(Offset(3), SMALL_BYTES))
-        finally:
-            may_copy.set()
+    async with uncopied(open_run, monkeypatch) as run:
+        await run.plain(A, bytes(copier_module.OUTRUN_BYTES))
+        await run.plain(A, b"v")
+        assert await is_waiting(lambda: run[A].keep_pace(Offset(1), copier_module.OUTRUN_BYTES))
+        assert not await is_waiting(lambda: run[A].keep_pace(Offset(2), SMALL_BYTES))
+        for _ in range(copier_module.OUTRUN_BYTES // SMALL_BYTES):
+            await run.plain(A, bytes(SMALL_BYTES - 100))  # with the batch's own head and its record's
+        assert await is_waiting(lambda: run[A].keep_pace(Offset(3), SMALL_BYTES))
 
 
 async def test_replica_begins_where_its_journal_says_and_sweeps_what_lies_before(
