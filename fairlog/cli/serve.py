@@ -36,6 +36,7 @@ from fairlog.config_values import Address, Untyped
 from fairlog.configured_listeners import is_wildcard
 from fairlog.directory import DirectoryInUse, DirectoryUnusable, locked_directory
 from fairlog.exception_groups import leaves
+from fairlog.huge_pages import keep_heap_in_huge_pages
 from fairlog.stop_requests import stop_requests
 from fairlog.supervisor.addresses import settings_of_shard
 from fairlog.supervisor.assignment import process_in
@@ -165,6 +166,7 @@ def serve(
     # All of it stays: a collection that looked through it would hold the event loop up for some 40 ms.
     gc.freeze()
     gc.enable()
+    keep_heap_in_huge_pages()
     if process is None:
         run(settings_of_shard(settings, 0, 1), serve_node)
     else:
