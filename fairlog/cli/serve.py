@@ -29,6 +29,7 @@ import trio
 import typer
 
 from fairlog import telemetry, trail
+from fairlog.cli.errors import ClientError
 from fairlog.cluster.embedded import StoreMismatch
 from fairlog.config import AdminSettings, ConfigError, Ready, Settings
 from fairlog.config_sources import load
@@ -60,7 +61,7 @@ docs/configuration.md describes all settings.
 """
 
 
-class NodeStopped(Exception):
+class NodeStopped(ClientError):
     """The node could not start, or could not go on. The message is one sentence."""
 
 

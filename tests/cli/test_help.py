@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,17 @@ def parse(call: list[str]) -> str:
     if not hasattr(command, "commands"):
         command.make_context(name, list(call))
     return name
+
+
+def test_command_loads_no_other_one() -> None:
+    """All of them, with the node's modules, take longer to load than most commands to answer."""
+    program = "import sys; from fairlog.cli import app; import typer.main; group = typer.main.get_command(app); "
+    program += "assert group.commands['topic'].commands; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.split()
+    assert "fairlog.cli.topic" in loaded
+    assert not {"fairlog.cli.serve", "fairlog.cli.txn", "fairlog.config", "trio", "lmdb"}.intersection(loaded)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
