@@ -26,6 +26,8 @@ class IdState(Enum):
     PREPARING = "PREPARE_COMMIT is in the group journal; the participants are being asked"
     MUST_ABORT = "the coordinator aborted what the client may believe to be open; the client must say so too"
 
+    __hash__ = object.__hash__  # a member equals only itself; Enum's own hash is a function in Python
+
 
 class EventKind(Enum):
     """What happens to a transactional id. The value is its line in the documentation."""
@@ -47,6 +49,8 @@ class EventKind(Enum):
     WITHDRAWN = "a transaction that the restart found undecided cannot be prepared again"
     SINK_DECIDED = "the sink commit to which the transaction belongs is decided"
     DROPPED = "the lane is not to be committed: others have won, or its run was replaced"
+
+    __hash__ = object.__hash__
 
 
 class Row(NamedTuple):

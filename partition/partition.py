@@ -209,6 +209,12 @@ class Partition:
 
     # --- room, which may have to be waited for ------------------------------------------------
 
+    def has_place(self, payload_bytes: int) -> bool:
+        """Whether a batch of so many bytes can be appended in this step. False as well if it would be refused."""
+        shard = self._shard
+        can_write = not self.has_gone and shard.failure is None
+        return can_write and self.journal.has_room(payload_bytes) and not shard.is_copier_behind(payload_bytes)
+
     async def _wait_for_place(self, payload_bytes: int) -> bool:
         """`wait_for_room`, once the copier's backlog has room as well."""
         if self._shard.is_copier_behind(payload_bytes):
@@ -252,6 +258,15 @@ class Partition:
         try:
             if not await self._wait_for_place(len(data)):
                 return RefusedAppend.UNKNOWN_LOG
+        except StorageFailure:
+            return self._unwritten(header)
+        return self.append_at_once(data, header, came_in)
+
+    def append_at_once(
+        self, data: Buffer, header: BatchHeader, came_in: TxId | None
+    ) -> Appended | DuplicateOf | RefusedAppend:
+        """`append`, in a step in which `has_place` says that nothing is to be waited for."""
+        try:
             decision = self._decide(header, came_in)
             if isinstance(decision, RefusedAppend):
                 return decision
@@ -259,11 +274,14 @@ class Partition:
                 return self._once_accepted(self._at_once_if_copied(decision, header))
             self.write(decision, data)
         except StorageFailure:
-            # If it is in the journal already, "nothing was written" would be untrue.
-            repeated = produce.answered_before(self.state, header)
-            return RefusedAppend.STORAGE if repeated is None else self._at_once_if_copied(repeated, header)
+            return self._unwritten(header)
         self._shard.appended.note(header)
         return self._once_accepted(produce.appended(decision, through=self.state.folded_through))
+
+    def _unwritten(self, header: BatchHeader) -> DuplicateOf | RefusedAppend:
+        """If the batch is in the journal from an earlier try, "nothing was written" would be untrue."""
+        repeated = produce.answered_before(self.state, header)
+        return RefusedAppend.STORAGE if repeated is None else self._at_once_if_copied(repeated, header)
 
     def _at_once_if_copied(self, repeated: DuplicateOf, header: BatchHeader) -> DuplicateOf:
         """The result of a repeated batch, which waits for no flush if its first try is copied: only what is durable is.
