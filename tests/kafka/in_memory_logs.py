@@ -49,10 +49,6 @@ from partition.newest import Newest
 LEADER_EPOCH = LeaderEpoch(3)
 
 
-async def _nothing() -> None:
-    """No checkpoint, as with a leader that has room."""
-
-
 class MemoryLeaders:
     def __init__(self) -> None:
         self.logs: dict[LogId, list[bytes]] = {}
@@ -65,8 +61,8 @@ class MemoryLeaders:
         self.duplicate: DuplicateOf | None = None
         self.open: dict[ProducerId, TxId] = {}
         """What each producer has open."""
-        self.before_append: Callable[[], Awaitable[object]] = _nothing
-        """What goes on while an append waits for room."""
+        self.before_append: Callable[[], Awaitable[object]] | None = None
+        """What goes on while an append waits for room; None: it need not wait."""
         self.came_in: list[TxId | None] = []
         """What each batch was appended for."""
         self.lowest: Offset | None = None
@@ -106,10 +102,16 @@ class MemoryLeaders:
     async def append(
         self, log: LogId, data: bytes | bytearray | memoryview, header: BatchHeader, came_in: TxId | None
     ) -> Appended | DuplicateOf | RefusedAppend:
-        self.came_in.append(came_in)
-        await self.before_append()
+        if self.before_append is not None:
+            await self.before_append()
         if self.full:
             await trio.sleep_forever()
+        return self.append_at_once(log, data, header, came_in)
+
+    def append_at_once(
+        self, log: LogId, data: bytes | bytearray | memoryview, header: BatchHeader, came_in: TxId | None
+    ) -> Appended | DuplicateOf | RefusedAppend:
+        self.came_in.append(came_in)
         if self.failure is not None:
             raise self.failure
         if self.refusal is not None:
@@ -273,6 +275,14 @@ class MemoryPartition:
         self, data: bytes | bytearray | memoryview, header: BatchHeader, came_in: TxId | None
     ) -> Appended | DuplicateOf | RefusedAppend:
         return await self._leaders.append(self._log, data, header, came_in)
+
+    def has_place(self, _payload_bytes: int) -> bool:
+        return not self._leaders.full and self._leaders.before_append is None
+
+    def append_at_once(
+        self, data: bytes | bytearray | memoryview, header: BatchHeader, came_in: TxId | None
+    ) -> Appended | DuplicateOf | RefusedAppend:
+        return self._leaders.append_at_once(self._log, data, header, came_in)
 
     async def durable(self, through: JournalPosition) -> None:
         await self._leaders.durable(self._log, through)
