@@ -77,10 +77,10 @@ def collapse_heap() -> tuple[int, OSError | None]:
 
     Raises OSError if the system does not say what is in use.
     """
-    madvise = ctypes.CDLL(None, use_errno=True).madvise
-    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     with open("/proc/self/maps", encoding="utf-8") as maps, open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
         pieces = list(nearly_full(maps, lambda address: _pages_in_use(pagemap.fileno(), address)))
+    madvise = ctypes.CDLL(None, use_errno=True).madvise  # after /proc: where that is missing, this may be, too
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     moved, refusal = 0, None
     for address in pieces:
         if madvise(address, PIECE_BYTES, _MADV_COLLAPSE) == 0:

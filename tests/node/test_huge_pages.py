@@ -49,6 +49,11 @@ def test_only_private_memory_of_no_file_is_looked_at() -> None:
     """The data logs' map is shared and a file's, programs are read-only; the heap has a name in brackets."""
     begin, end = 10 * PIECE_BYTES, 11 * PIECE_BYTES
     asked: list[int] = []
+
+    def in_use(address: int) -> int:
+        asked.append(address)
+        return PAGES
+
     lines = [
         line(begin, end, "rw-s", 77, "/data/data.mdb"),
         line(begin, end, "r-xp", 78, "/usr/bin/python3 (deleted)"),
@@ -56,7 +61,7 @@ def test_only_private_memory_of_no_file_is_looked_at() -> None:
         line(begin, end, "rw-s"),
         line(begin, end, "---p"),
     ]
-    assert list(nearly_full(lines, lambda address: asked.append(address) or PAGES)) == []  # type: ignore[func-returns-value]
+    assert list(nearly_full(lines, in_use)) == []
     assert asked == []
     assert found(line(begin, end, name="[heap]")) == [begin]
 
