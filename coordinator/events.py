@@ -268,7 +268,8 @@ class EnterOrder:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """The transaction is committed. Send *apply* once all before it in its group are applied or aborted."""
+    """The transaction is committed. *apply* is sent after this step, once all before it in its group are applied or
+    aborted."""
 
     message: ApplyCommit
 

@@ -5,8 +5,12 @@ the answer. `step` and the writing of records have no await between them unless 
 waits for a disk it is shielded from cancellation: a client that hangs up in the middle of a commit must not leave it
 undecided. What waits for the copy is not shielded.
 
-    commit:  prepare ─┬─ counts ─▶ PREPARE_COMMIT ─▶ group journal flush ─┬─▶ apply ─▶ answer
-                      └─ flush of all logs ───────────────────────────────┘      └▶ visible ─▶ COMMITTED   (in `run`)
+    commit:  prepare ─┬─ counts ─▶ PREPARE_COMMIT ─▶ group journal flush ─┬─▶ answer
+                      └─ flush of all logs ───────────────────────────────┘
+                                                        then, in `run`:   place ─▶ visible ─▶ COMMITTED
+
+What is decided is placed in the next turn of the loop, so that no producer waits for that, or for the places of others
+of its group. Whoever asks for the end of a log meanwhile waits for it (`not_placed`).
 
 Failures. If a group journal fails, its groups are refused until a restart, and the node is told (`on_failure`); a
 commit whose PREPARE_COMMIT was written is answered "effect unknown". If a participant fails while it prepares, the
@@ -103,13 +107,16 @@ class Executor:
         """Where the tails of commits run, as long as `run` does."""
         self._to_finish: list[tuple[Callable[[Any], Awaitable[None]], object]] = []
         """The tails of what was placed before that; after it nothing is finished any more."""
+        self._decided = trio.Event()
+        """Set when something may be due in the order."""
         self._fault: Exception | None = None
         self._faulty = trio.Event()
 
     async def run(self) -> None:
-        """The tail of commits that are being copied; until cancelled. Raises what stopped a turn half way."""
+        """Place what is decided, and write down what is copied; until cancelled. Raises what stopped a turn half way."""
         async with trio.open_nursery() as nursery:
             self._finishing = nursery
+            nursery.start_soon(self._place_decided)
             for tail, of in self._to_finish:
                 nursery.start_soon(tail, of)
             self._to_finish.clear()
@@ -207,7 +214,8 @@ class Executor:
                     case ev.Apply(message):
                         self._decide(entry, message)
                     case ev.LeaveOrder(txid):
-                        self._place(self._order.leave(producer.group, txid))
+                        self._order.leave(producer.group, txid)
+                        self._decided.set()
                     case ev.Discard(message, record):
                         await self._accepted(entry)  # else the next owner would go on with what is discarded here
                         if not self._discard(message):
@@ -344,7 +352,8 @@ class Executor:
         self.statistics.note_decided(
             entry, entry.producer.decided[-1], entry.began_ms, entry.opened_s, entry.prepared_s
         )
-        self._place(self._order.decide(message))
+        self._order.decide(message)
+        self._decided.set()
 
     def place_again(self, entry: IdEntry, decided: Decided) -> None:
         """After a restart, in the order that recovery found. Raises StorageFailure."""
@@ -365,21 +374,32 @@ class Executor:
         """See `CommitOrder.not_placed`."""
         return self._order.not_placed(log)
 
-    def _place(self, messages: Sequence[ApplyCommit]) -> None:
-        """Place in this order. After a failure nothing is placed any more, lest the order suffer."""
-        for message in messages:
-            wake(self.statistics.copying[message.txid].entry)
-            if self.journals.all_refused is None:
-                try:
-                    reach("coordinator.place.before")
-                    application = self.participants.apply((message,))
-                    reach("coordinator.place.after")
-                except (StorageFailure, OSError) as failure:
-                    self.journals.refuse_all(failure)
-                else:
-                    self.finish_later(self._finish, (message.txid, application))
-                    continue
-            self.unplaced.update(message.logs)
+    async def _place_decided(self) -> None:
+        """Place what is due, each time that something has been decided. A task of `run`."""
+        while True:
+            await self._decided.wait()
+            self._decided = trio.Event()
+            self.place_due()
+
+    def place_due(self) -> None:
+        """Place now what is due: for who cannot go on before."""
+        while (message := self._order.next_due()) is not None:
+            self._place(message)
+
+    def _place(self, message: ApplyCommit) -> None:
+        """After a failure nothing is placed any more, lest the order suffer."""
+        wake(self.statistics.copying[message.txid].entry)
+        if self.journals.all_refused is None:
+            try:
+                reach("coordinator.place.before")
+                application = self.participants.apply((message,))
+                reach("coordinator.place.after")
+            except (StorageFailure, OSError) as failure:
+                self.journals.refuse_all(failure)
+            else:
+                self.finish_later(self._finish, (message.txid, application))
+                return
+        self.unplaced.update(message.logs)
 
     def _discard(self, message: DiscardTransaction) -> bool:
         """Whether the participants took note."""

@@ -2,13 +2,14 @@
 
 A group's transactions appear in every partition in the order of their PREPARE_COMMITs (invariant 6). They
 prepare in parallel, though, and one may be decided before another that stands ahead of it. So each stands
-in its group's queue from PREPARE_COMMIT until it is placed or aborted, and only the head is placed:
+in its group's queue from PREPARE_COMMIT until it is aborted, or decided with all before it; then it is *due*:
 
-    enter a, enter b, decide b  → none         (a is undecided)
-    decide a                    → a, then b    (or, if a is aborted: b)
+    enter a, enter b, decide b  → nothing is due    (a is undecided)
+    decide a                    → a, then b         (or, if a is aborted: b)
 
-A queue exists only while something stands in it. A decided transaction was answered, though it may not be placed yet:
-requests for the end of its logs wait for it (`not_placed`). No I/O.
+Who places takes what is due, one after the other (`next_due`). A queue exists only while something stands in it. A
+decided transaction is answered, though it may not be placed yet: requests for the end of its logs wait for it
+(`not_placed`). No I/O.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class CommitOrder:
     def __init__(self) -> None:
         self._queues: dict[str, dict[TxId, ApplyCommit | None]] = {}
         """For each group its transactions in commit order, with the message once they are decided."""
+        self._due: dict[TxId, ApplyCommit] = {}
+        """Of all groups, those of one group in commit order."""
         self._not_placed: dict[LogId, set[TxId]] = {}
         """By log what is decided, and waits for its place."""
 
@@ -36,43 +39,44 @@ class CommitOrder:
 
     def has(self, group: str, txid: TxId) -> bool:
         """Whether it is still to be placed, or aborted."""
-        return txid in self._queues.get(group, ())
+        return txid in self._due or txid in self._queues.get(group, ())
 
-    def decide(self, message: ApplyCommit) -> list[ApplyCommit]:
-        """The transaction is committed; answers all that are to be placed now, in order."""
+    def decide(self, message: ApplyCommit) -> None:
+        """The transaction is committed: it is due, with those that wait for it, when none before it is undecided."""
         queue = self._queues[message.group]
         assert queue[message.txid] is None, f"{message.txid} is decided twice"
         queue[message.txid] = message
-        heads = self._heads(message.group)
-        if not heads:
-            for log in message.logs:
-                self._not_placed.setdefault(log, set()).add(message.txid)
-        return heads
+        for log in message.logs:
+            self._not_placed.setdefault(log, set()).add(message.txid)
+        self._pass_heads(message.group)
+
+    def leave(self, group: str, txid: TxId) -> None:
+        """The transaction is aborted: those that waited for it may be due."""
+        del self._queues[group][txid]
+        self._pass_heads(group)
+
+    def next_due(self) -> ApplyCommit | None:
+        """What is to be placed now; the caller does so in this step. None: nothing is due."""
+        if not self._due:
+            return None
+        txid = next(iter(self._due))
+        message = self._due.pop(txid)
+        for log in message.logs:
+            waiting = self._not_placed[log]
+            waiting.discard(txid)
+            if not waiting:
+                del self._not_placed[log]
+        return message
 
     def not_placed(self, log: LogId) -> Collection[TxId]:
         """What is decided in the log, and waits for its place."""
         return self._not_placed.get(log, ())
 
-    def leave(self, group: str, txid: TxId) -> list[ApplyCommit]:
-        """The transaction is aborted; answers all that are to be placed now, in order."""
-        del self._queues[group][txid]
-        return self._heads(group)
-
-    def _heads(self, group: str) -> list[ApplyCommit]:
+    def _pass_heads(self, group: str) -> None:
         queue = self._queues[group]
-        heads: list[ApplyCommit] = []
-        for message in queue.values():
+        for txid, message in tuple(queue.items()):
             if message is None:
-                break
-            heads.append(message)
-        for message in heads:
-            del queue[message.txid]
-            for log in message.logs:
-                waiting = self._not_placed.get(log)
-                if waiting is not None:
-                    waiting.discard(message.txid)
-                    if not waiting:
-                        del self._not_placed[log]
-        if not queue:
-            del self._queues[group]
-        return heads
+                return
+            del queue[txid]
+            self._due[txid] = message
+        del self._queues[group]

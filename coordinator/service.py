@@ -320,6 +320,10 @@ class Coordinator:
         """Whether something is committed in the log that is placed there only after a restart: writing has failed."""
         return log in self._executor.unplaced
 
+    def place_due(self) -> None:
+        """See `Executor.place_due`."""
+        self._executor.place_due()
+
     def not_placed(self, log: LogId) -> Collection[TxId]:
         """What is committed in the log, and answered, but waits for what stands before it in its group."""
         return self._executor.not_placed(log)
@@ -373,6 +377,8 @@ class Coordinator:
             entry = self._table.entry_of(transactional_id)
             if self._journals.is_refusing(entry):
                 return answer_unwritten(entry.producer, event, in_doubt=entry.in_doubt)
+            if isinstance(event, ev.Add):
+                self._executor.place_due()
             if isinstance(event, ev.Add) and self._executor.is_unplaced(entry):
                 deadline = deadline or trio.current_time() + DECISION_PATIENCE_S
                 if not await _changes_by(entry, deadline):

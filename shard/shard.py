@@ -267,7 +267,8 @@ class Shard:
         return {} if self._connections is None else await self._connections.other_high_watermarks.of(logs)
 
     async def drain(self) -> None:
-        """Return once everything that is placed so far is visible. Raises StorageFailure if it will not be."""
+        """Return once everything that is decided so far is visible. Raises StorageFailure if it will not be."""
+        self.coordinator.place_due()
         await self.partitions.drain()
 
 

@@ -14,11 +14,14 @@ from tests.coordinator.transactions import SAME_PRODUCER, kinds, settle, txid
 
 
 async def test_commit_is_placed_and_recorded_with_its_placements(running, logs, autojump_clock):
-    """A committed transaction is placed before the answer, and COMMITTED keeps where its records are."""
+    """A committed transaction is answered, then placed, and COMMITTED keeps where its records are."""
     granted = await running.init()
     assert await running.transaction(granted, logs[0]) is None
-    assert running.participants.placings == [txid(0)]
+    assert running.participants.placings == []
+    assert set(running.coordinator.not_placed(logs[0])) == {txid(0)}, "whoever asks for the log's end waits for it"
     await settle()
+    assert running.participants.placings == [txid(0)]
+    assert not running.coordinator.not_placed(logs[0])
     assert kinds(running.journal) == [ProducerRecord, BeginRecord, PrepareCommitRecord, CommittedRecord]
     (done,) = running.coordinator.describe("t").committed
     assert (done.txid, done.placements) == (txid(0), (Placement(logs[0], 0, 1),))
@@ -185,6 +188,26 @@ async def test_requests_while_a_commit_is_decided_hear_concurrent_or_wait(runnin
     assert await running.init(connection=2) == Granted(SAME_PRODUCER, ProducerEpoch(1))
 
 
+async def test_next_transaction_of_a_producer_begins_behind_the_place_of_its_last_one(running, logs, autojump_clock):
+    """It need not wait for the loop's next turn: what is due is placed when the producer goes on."""
+    granted = await running.init()
+    assert await running.transaction(granted, logs[0]) is None
+    beginning = running.add(granted, logs[0])
+    beginning.send(None)  # up to its first wait
+    assert running.participants.placings == [txid(0)]
+    beginning.close()
+
+
+async def test_commit_that_is_answered_and_not_placed_is_placed_after_a_restart(running, logs, autojump_clock):
+    """PREPARE_COMMIT was on disk before the answer."""
+    granted = await running.init()
+    assert await running.transaction(granted, logs[0]) is None
+    after = running.restarted(power_lost=True)
+    assert after.participants.placings == []
+    await after.coordinator.recover(tail_kept=False)
+    assert after.participants.placings == [txid(0)]
+
+
 async def test_commit_whose_client_hangs_up_is_decided_all_the_same(running, logs, autojump_clock):
     """Cancelling the request leaves no transaction undecided."""
     granted = await running.init()
@@ -205,6 +228,7 @@ async def test_abort_discards_and_begins_anew(running, logs, autojump_clock):
     assert await running.end(granted, commit=False) is None
     assert await running.end(granted) is Refusal.WRONG_STATE
     assert await running.transaction(granted, logs[0]) is None
+    await settle()
     assert running.participants.placings == [txid(1)]
 
 
@@ -236,6 +260,7 @@ async def test_abort_after_a_commit_succeeds_if_partitions_were_refused_since(ru
     assert await running.end(granted, commit=False) is None
     assert await running.end(granted, commit=False, connection=2) is None
     assert await running.transaction(granted, logs[0], connection=2) is None
+    await settle()
     assert running.participants.placings == [txid(0), txid(2)]
     after = running.restarted()
     await after.coordinator.recover(tail_kept=True)

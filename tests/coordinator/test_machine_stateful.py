@@ -191,11 +191,11 @@ class Transactions(RuleBasedStateMachine):
                         self.pending[name] = self.clients[name]
                         return PENDING
                     case ev.Apply(message):
-                        for ready in self.order.decide(message):
-                            self.place(ready)
+                        self.order.decide(message)
+                        self.place_due()
                     case ev.LeaveOrder(txid):
-                        for ready in self.order.leave(self.producers[name].group, txid):
-                            self.place(ready)
+                        self.order.leave(self.producers[name].group, txid)
+                        self.place_due()
                     case ev.Discard(message, record):
                         self.discard(message)
                         self.records.append(record)
@@ -207,6 +207,10 @@ class Transactions(RuleBasedStateMachine):
                     case ev.WaitForCopy() | ev.WaitForDecision():
                         return effect
         return None
+
+    def place_due(self):
+        while (message := self.order.next_due()) is not None:
+            self.place(message)
 
     def place(self, message: ApplyCommit):
         """Idempotent: a log that has placed the transaction does not place it again."""

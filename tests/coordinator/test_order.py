@@ -35,10 +35,15 @@ def test_order_of_placing_is_the_order_of_entering_whatever_the_order_of_decisio
         undecided.discard(number)
         group = groups[number]
         if commits[number]:
-            heads = order.decide(ApplyCommit(txid(number), logs[number], 0, group))
+            order.decide(ApplyCommit(txid(number), logs[number], 0, group))
         else:
-            heads = order.leave(group, txid(number))
-        placed[group] += [message.txid.number for message in heads]
+            order.leave(group, txid(number))
+        due = [n for n in range(len(groups)) if commits[n] and n not in undecided and n not in placed[groups[n]]]
+        for log in LOGS:
+            assert set(order.not_placed(log)) == {txid(n) for n in due if log in logs[n]}
+        while (message := order.next_due()) is not None:
+            assert not order.has(message.group, message.txid)
+            placed[message.group].append(message.txid.number)
         ahead = [n for n in range(len(groups)) if groups[n] == group and commits[n] and n not in undecided]
         first_open = min((n for n in undecided if groups[n] == group), default=len(groups))
         assert placed[group] == [n for n in ahead if n < first_open], "placed as early as may be, and no earlier"

@@ -174,6 +174,7 @@ async def test_restart_in_the_midst_of_a_commit_takes_its_repetition(running, lo
     after = await restart(running, nursery)
     assert after.produce(logs[0])
     assert await after.end(granted) is None
+    await settle()
     assert after.participants.placings == [txid(0)]
 
 
@@ -380,12 +381,15 @@ async def test_restart_after_power_loss_gives_no_epoch_and_no_number_twice_thoug
     first = await running.init()
     newer = await running.init(connection=2)
     assert await running.transaction(newer, logs[0], connection=2) is None
+    await settle()
     after = await restart(running, nursery, power_lost=True)
     assert await after.end(newer, commit=False) is None
     assert await after.transaction(newer, logs[0]) is None
+    await settle()
     again = await restart(after, nursery, power_lost=True)
     assert await again.end(newer, commit=False) is None
     assert await again.transaction(newer, logs[0]) is None
+    await settle()
     assert len(again.participants.placings) == len(set(again.participants.placings)) == 3
     assert first.epoch < newer.epoch < (await again.init(connection=2)).epoch
 

@@ -104,6 +104,7 @@ async def test_commit_whose_placing_fails_is_committed_and_stops_all_placing(run
     await running.add(other, logs[1], name="u", connection=2)
     running.participants.place_fails = True
     assert await running.transaction(granted, logs[0]) is None
+    await settle()
     running.participants.place_fails = False
     assert await running.end(granted, connection=3) is None, "the repetition hears what the first one heard"
     assert await running.end(other, name="u", connection=2) is Refusal.STORAGE
@@ -118,8 +119,10 @@ async def test_commit_whose_placing_fails_is_lacked_by_its_logs(running, logs, a
     """Whoever asks where they end must not be told without it (invariant 13); after a restart it is placed."""
     granted = await running.init()
     assert await running.transaction(granted, logs[0]) is None
+    await settle()
     running.participants.place_fails = True
     await running.transaction(granted, logs[1])
+    await settle()
     assert [running.coordinator.lacks_commits(log) for log in logs[:3]] == [False, True, False]
     running.participants.place_fails = False
     after = running.restarted()
@@ -142,6 +145,7 @@ async def test_commit_decided_after_another_has_failed_to_be_placed_is_lacked_to
         nursery.start_soon(end, granted)
         nursery.start_soon(partial(end, other, name="u", connection=2))
     assert answers == [None, None]
+    await settle()
     assert [running.coordinator.lacks_commits(log) for log in logs[:2]] == [True, True]
 
 
@@ -204,6 +208,7 @@ async def test_want_of_file_descriptors_refuses_without_effect_and_passes(runnin
         assert await running.end(granted, commit=commit) is Refusal.STORAGE
     running.journal.files_are_out = False
     assert await running.end(granted) is None
+    await settle()
     assert running.participants.placings == [txid(0)]
 
 

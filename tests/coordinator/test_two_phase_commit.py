@@ -220,6 +220,7 @@ async def test_restart_within_an_abort_of_what_was_kept_aborts_it(running, logs,
     assert await killed.add(following, logs[0], connection=None) == {logs[0]: None}
     assert killed.produce(logs[0])
     assert await end(killed, following) == at(3)
+    await settle()
     assert killed.participants.placings == [txid(0, epoch=2)]
 
 

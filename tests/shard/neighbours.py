@@ -284,7 +284,7 @@ class Cluster:
         if self.copying:
             it.nursery.start_soon(it.shard.partitions.run)
             await it.shard.drain()
-            await it.nursery.start(it.shard.coordinator.run)
+        await it.nursery.start(it.shard.coordinator.run)
 
     def kill(self, number: int) -> Path:
         """End the shard as SIGKILL does; where what it leaves is."""
