@@ -31,7 +31,7 @@ when, is decided in service.py, recovery.py and housekeeping.py.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -113,7 +113,7 @@ class Executor:
         self._faulty = trio.Event()
 
     async def run(self) -> None:
-        """Place what is decided, and write down what is copied; until cancelled. Raises what stopped a turn half way."""
+        """Place what is decided and write down what is copied; until cancelled. Raises what stopped a turn half way."""
         async with trio.open_nursery() as nursery:
             self._finishing = nursery
             nursery.start_soon(self._place_decided)
