@@ -38,8 +38,8 @@ class CommitOrder:
         queue[txid] = None
 
     def has(self, group: str, txid: TxId) -> bool:
-        """Whether it is still to be placed, or aborted."""
-        return txid in self._due or txid in self._queues.get(group, ())
+        """Whether it stands in its group's queue: it is undecided, or waits for one before it."""
+        return txid in self._queues.get(group, ())
 
     def decide(self, message: ApplyCommit) -> None:
         """The transaction is committed: it is due, with those that wait for it, when none before it is undecided."""
