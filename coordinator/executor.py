@@ -9,8 +9,8 @@ undecided. What waits for the copy is not shielded.
                       └─ flush of all logs ───────────────────────────────┘
                                                         then, in `run`:   place ─▶ visible ─▶ COMMITTED
 
-What is decided is placed in the next turn of the loop, so that no producer waits for that, or for the places of others
-of its group. Whoever asks for the end of a log meanwhile waits for it (`not_placed`).
+A commit is answered as soon as it is decided, and placed right after that: in the next turn of the loop, or before the
+next request begins (`place_due`). So no producer waits for it, and nobody sees that it was not there yet.
 
 Failures. If a group journal fails, its groups are refused until a restart, and the node is told (`on_failure`); a
 commit whose PREPARE_COMMIT was written is answered "effect unknown". If a participant fails while it prepares, the
@@ -361,8 +361,8 @@ class Executor:
         self.statistics.note_decided(entry, decided, None, None, None)
         self.finish_later(self._finish, (message.txid, self.participants.apply((message,))))
 
-    def is_unplaced(self, entry: IdEntry) -> bool:
-        """Whether a commit of the id, decided and answered, waits in its group for its place.
+    def waits_in_group(self, entry: IdEntry) -> bool:
+        """Whether a commit of the id, decided and answered, waits for others of its group.
 
         Its next transaction must not write before that: in a log of marker mode what a producer writes belongs to the
         first marker behind it.
@@ -382,13 +382,14 @@ class Executor:
             self.place_due()
 
     def place_due(self) -> None:
-        """Place now what is due: for who cannot go on before."""
+        """Place all that is decided, but for what waits for others of its group. Before anybody looks at the logs."""
         while (message := self._order.next_due()) is not None:
             self._place(message)
 
     def _place(self, message: ApplyCommit) -> None:
         """After a failure nothing is placed any more, lest the order suffer."""
-        wake(self.statistics.copying[message.txid].entry)
+        entry = self.statistics.copying[message.txid].entry
+        wake(entry)
         if self.journals.all_refused is None:
             try:
                 reach("coordinator.place.before")
@@ -396,6 +397,10 @@ class Executor:
                 reach("coordinator.place.after")
             except (StorageFailure, OSError) as failure:
                 self.journals.refuse_all(failure)
+            except Exception as fault:
+                self.unplaced.update(message.logs)
+                self.note_fault(entry.journal, fault)
+                raise
             else:
                 self.finish_later(self._finish, (message.txid, application))
                 return

@@ -2,14 +2,14 @@
 
 A group's transactions appear in every partition in the order of their PREPARE_COMMITs (invariant 6). They
 prepare in parallel, though, and one may be decided before another that stands ahead of it. So each stands
-in its group's queue from PREPARE_COMMIT until it is aborted, or decided with all before it; then it is *due*:
+in its group's queue from PREPARE_COMMIT on. It leaves it when it is aborted; or when it is decided and first in it, and
+is *due* from then on:
 
     enter a, enter b, decide b  → nothing is due    (a is undecided)
     decide a                    → a, then b         (or, if a is aborted: b)
 
-Who places takes what is due, one after the other (`next_due`). A queue exists only while something stands in it. A
-decided transaction is answered, though it may not be placed yet: requests for the end of its logs wait for it
-(`not_placed`). No I/O.
+What is due is taken one by one, and placed (`next_due`). A queue exists only while something stands in it. A decided
+transaction is answered before it is placed: requests for the end of its logs wait for it (`not_placed`). No I/O.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class CommitOrder:
 
     def _pass_heads(self, group: str) -> None:
         queue = self._queues[group]
-        for txid, message in tuple(queue.items()):
+        while queue:
+            txid = next(iter(queue))
+            message = queue[txid]
             if message is None:
                 return
             del queue[txid]

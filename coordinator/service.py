@@ -325,7 +325,7 @@ class Coordinator:
         self._executor.place_due()
 
     def not_placed(self, log: LogId) -> Collection[TxId]:
-        """What is committed in the log, and answered, but waits for what stands before it in its group."""
+        """What is committed in the log and not placed: it is due, or waits for what stands before it in its group."""
         return self._executor.not_placed(log)
 
     async def recover(self, *, tail_kept: bool = False) -> None:
@@ -374,12 +374,11 @@ class Coordinator:
         """Take a turn, or several; while the id is PREPARING, ask the machine out of turn."""
         deadline: float | None = None
         while True:
+            self._executor.place_due()
             entry = self._table.entry_of(transactional_id)
             if self._journals.is_refusing(entry):
                 return answer_unwritten(entry.producer, event, in_doubt=entry.in_doubt)
-            if isinstance(event, ev.Add):
-                self._executor.place_due()
-            if isinstance(event, ev.Add) and self._executor.is_unplaced(entry):
+            if isinstance(event, ev.Add) and self._executor.waits_in_group(entry):
                 deadline = deadline or trio.current_time() + DECISION_PATIENCE_S
                 if not await _changes_by(entry, deadline):
                     return Refusal.CONCURRENT

@@ -194,6 +194,8 @@ class Coordinator(Protocol):
 
     def not_placed(self, log: LogId) -> Collection[TxId]: ...
 
+    def place_due(self) -> None: ...
+
 
 class Cutting(Protocol):
     """Cuts over several shards; `shard.cutting.Cutting` says what the method promises."""

@@ -254,6 +254,9 @@ class _NoTransactions:
     def not_placed(self, log: LogId) -> Collection[TxId]:
         return ()
 
+    def place_due(self) -> None:
+        pass
+
 
 class _NoOffsets:
     """Implements `fairlog.broker.Offsets`. What is asked here is asked of a group that nobody can have."""

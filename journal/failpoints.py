@@ -46,7 +46,7 @@ FAILPOINTS: Mapping[str, str] = {
     "coordinator.prepared": "all participants have prepared",
     "coordinator.place.before": "before APPLY goes to the local journals",
     "coordinator.place.between_logs": "APPLY is in some of the transaction's local journals",
-    "coordinator.place.after": "APPLY is in all local journals, the producer has no answer",
+    "coordinator.place.after": "APPLY is in all local journals, nothing is copied",
     "copier.copy.before": "before the LMDB transaction of a chunk",
     "copier.copy.between_logs": "inside it, between two logs",
     "copier.copy.before_commit": "inside it, all is written",

@@ -499,7 +499,7 @@ class Partition:
 
         Everything that was answered with an offset, and every transaction that was decided, is placed (invariant 13);
         but for those in doubt, of which another shard's coordinator has not told the decision yet, and for those that
-        wait for others of their group (`Coordinator.not_placed`).
+        this one's has not placed yet (`Coordinator.not_placed`).
         """
         state, visibility = self.state, self.visibility
         next_offset = state.next_offset

@@ -135,8 +135,13 @@ class Commands:
         own_offsets: OwnOffsets,
         adding: AddingForOthers,
         confirm: Confirm | None = None,
+        *,
+        place_due: Callable[[], None],
     ) -> None:
-        """`epoch` is that of this shard; `cutting` takes cuts over all shards; `confirm`: see `shard.links`."""
+        """`epoch` is that of this shard; `cutting` takes cuts over all shards; `confirm`: see `shard.links`.
+
+        `place_due` is called before each command: see `Coordinator.place_due`.
+        """
         self._partitions = partitions
         self._participant = participant
         self._epoch = epoch
@@ -145,6 +150,7 @@ class Commands:
         self._own_offsets = own_offsets
         self._adding = adding
         self._confirm = confirm
+        self._place_due = place_due
 
     def restarted(self, shard: ShardNumber) -> None:
         """See `shard.links.Executes`."""
@@ -153,6 +159,7 @@ class Commands:
 
     def execute(self, shard: ShardNumber, body: CommandBody) -> Callable[[], Awaitable[Any]]:
         """See `shard.links.Executes`."""
+        self._place_due()
         if self._confirm is None or not isinstance(body, _ANSWERED_BY_OWNERS):
             return self._begin(shard, body)
         confirmed = self._confirm()

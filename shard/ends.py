@@ -57,7 +57,7 @@ class Coordinates(Protocol):
         ...
 
     def not_placed(self, log: LogId) -> Collection[TxId]:
-        """What is committed in the log, and answered, but waits for what stands before it in its group."""
+        """What is committed in the log and not placed: it is due, or waits for what stands before it in its group."""
         ...
 
 

@@ -5,7 +5,7 @@
 
 A transaction that has all its logs in the coordinator's shard costs what it costs without other shards.
 
-    prepare ─┬─ own logs: counted at once ─▶ PREPARE_COMMIT ─▶ flush of the group journal ─┬─▶ apply ─▶ answer
+    prepare ─┬─ own logs: counted at once ─▶ PREPARE_COMMIT ─▶ flush of the group journal ─┬─▶ answer, apply
              ├─ flush of the own logs ─────────────────────────────────────────────────────┤
              └─ other shards: count, PREPARED, flush ──────────────────────────────────────┘
 

@@ -10,7 +10,8 @@ anything: it is answered in version 0 with UNSUPPORTED_VERSION and the versions 
 What the client may do is looked up before, and handlers ask for it (`fairlog.kafka.checks`).
 
 With several brokers, each request sees the topics and configs that any of them has changed before it came: a client
-that was told by one broker of a new topic may ask the next one about it.
+that was told by one broker of a new topic may ask the next one about it. And each request sees every commit that was
+answered before it came: what is due is placed first.
 
 On a listener that asks who a client is, it gets nothing but the APIs by which it signs in until it has, and nothing
 when its session is over: the connection is closed, as Kafka does.
@@ -144,6 +145,7 @@ class Router:
             await self._broker.cluster.notice()
         if self._access is not None:
             client.rights = self._access.rights(client.principal, client.host, client.rights)
+        self._broker.coordinator.place_due()
         reply = await api.handle(context, request)
         header = Writer(flexible=flexible and api.answer_header_tagged)
         header.int32(correlation_id)

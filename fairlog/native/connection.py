@@ -249,6 +249,7 @@ class NativeConnection:
             client,
             next(self._served.serials),
         )
+        broker.coordinator.place_due()
         try:
             return encode_result(request, await op.carry_out(call))
         except HangUp as hang_up:

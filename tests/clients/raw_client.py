@@ -306,17 +306,12 @@ class RawClient:
 
     def commit_offset(self, group: str, topic: str, partition: int, offset: int) -> int:
         """Error code of OffsetCommit, by who is no member."""
-        row = OffsetCommitRequest.OffsetCommitRequestTopic.OffsetCommitRequestPartition(
-            partition_index=partition, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
-        )
-        request = OffsetCommitRequest[8](
-            group_id=group,
-            generation_id_or_member_epoch=-1,
-            member_id="",
-            group_instance_id=None,
-            topics=[OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=[row])],
-        )
-        return self.call(request, OffsetCommitResponse).topics[0].partitions[0].error_code
+        self.send(commit_offset_request(group, topic, partition, offset))
+        return self.receive_commit_offset()
+
+    def receive_commit_offset(self) -> int:
+        """Error code of the answer to an OffsetCommit that was sent with `send`."""
+        return self.receive(OffsetCommitResponse, 8).topics[0].partitions[0].error_code
 
     def committed_offset(self, group: str, topic: str, partition: int, *, stable: bool = True) -> tuple[int, int]:
         """(error code, offset) of OffsetFetch."""
@@ -650,6 +645,19 @@ def delete_records_request(topic: str, partition: int, offset: int, *, timeout_m
 def end_request(transactional_id: str, producer_id: int, epoch: int, *, commit: bool) -> Any:
     return EndTxnRequest[3](
         transactional_id=transactional_id, producer_id=producer_id, producer_epoch=epoch, committed=commit
+    )
+
+
+def commit_offset_request(group: str, topic: str, partition: int, offset: int) -> Any:
+    row = OffsetCommitRequest.OffsetCommitRequestTopic.OffsetCommitRequestPartition(
+        partition_index=partition, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
+    )
+    return OffsetCommitRequest[8](
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=[row])],
     )
 
 

@@ -165,6 +165,33 @@ async def test_fault_in_the_middle_of_a_turn_stops_the_node(world, logs, monkeyp
             await trio.sleep_forever()
 
 
+async def test_fault_while_a_commit_is_placed_stops_the_node(world, logs, monkeypatch, autojump_clock):
+    """Some logs may have the decision: from that step on nothing is written, and nobody hears an end without it."""
+    with pytest.RaisesGroup(AssertionError, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(world.run)
+            granted = await world.init()
+            monkeypatch.setattr(world.participants, "apply", _raise_assertion)
+            assert await world.transaction(granted, logs[0]) is None
+            with pytest.raises(AssertionError):
+                world.coordinator.place_due()  # as another client's request does
+            assert world.coordinator.lacks_commits(logs[0])
+            written = list(world.journal.records)
+            assert await world.add(granted, logs[1]) is Refusal.STORAGE
+            assert world.journal.records == written
+            await trio.sleep_forever()
+
+
+async def test_transaction_does_not_begin_if_its_producers_last_one_cannot_be_placed(running, logs, autojump_clock):
+    """Its own disk has failed in that very step; the logs that it names may be another shard's."""
+    granted = await running.init()
+    running.participants.place_fails = True
+    assert await running.transaction(granted, logs[0]) is None
+    written = list(running.journal.records)
+    assert await running.add(granted, logs[1]) is Refusal.STORAGE
+    assert running.journal.records == written
+
+
 def _raise_assertion(record):
     raise AssertionError(f"{record} is too long")
 

@@ -323,6 +323,8 @@ class MemoryCoordinator:
         self.descriptions: dict[str, Description] = {}
         self.epochs: dict[ProducerId, ProducerEpoch] = {}
         self.unplaced: set[LogId] = set()
+        self.placings_due = 0
+        """How often `place_due` was called."""
         self.added: set[tuple[str, ProducerId, ProducerEpoch, LogId]] = set()
         """What `has_added` knows."""
         self.unknown_logs: set[LogId] = set()
@@ -412,6 +414,9 @@ class MemoryCoordinator:
 
     def not_placed(self, log: LogId) -> Collection[TxId]:
         return ()
+
+    def place_due(self) -> None:
+        self.placings_due += 1
 
 
 class MemoryOffsets:

@@ -54,6 +54,13 @@ async def test_owner_that_was_deposed_says_nothing_more(memory, nursery):
     server.stop()
 
 
+async def test_commits_that_were_answered_are_placed_before_a_request_begins(memory, talker):
+    """So it sees them, whatever it is about."""
+    before = memory.coordinator.placings_due
+    await talker.ask("topics")
+    assert memory.coordinator.placings_due == before + 1
+
+
 # --- the preamble -------------------------------------------------------------------------------------
 
 
