@@ -344,7 +344,7 @@ MUTATIONS = (
     Mutation(
         "begun-before-the-last-is-placed",
         "a producer writes while its last commit waits in its group",
-        patched(Executor, "is_unplaced", lambda *_: False),
+        patched(Executor, "waits_in_group", lambda *_: False),
     ),
     Mutation(
         "lost-one-ends-after-the-next-has-begun",
