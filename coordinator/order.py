@@ -1,15 +1,15 @@
 """The commit order of groups: who may be placed now.
 
 A group's transactions appear in every partition in the order of their PREPARE_COMMITs (invariant 6). They
-prepare in parallel, though, and one may be decided before another that stands ahead of it. So each stands
-in its group's queue from PREPARE_COMMIT on. It leaves it when it is aborted; or when it is decided and first in it, and
-is *due* from then on:
+prepare in parallel, though, and one may be decided before another that stands ahead of it. So each enters its group's
+queue with PREPARE_COMMIT. If it is aborted, it leaves the queue. If it is committed, it is *due* as soon as it is the
+first of the queue:
 
     enter a, enter b, decide b  → nothing is due    (a is undecided)
     decide a                    → a, then b         (or, if a is aborted: b)
 
-What is due is taken one by one, and placed (`next_due`). A queue exists only while something stands in it. A decided
-transaction is answered before it is placed: requests for the end of its logs wait for it (`not_placed`). No I/O.
+The executor takes what is due, one by one, and places it. A queue exists only while something stands in it. A
+decided transaction is answered before it is placed: requests for the end of its logs wait for it (`not_placed`). No I/O.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CommitOrder:
         self._queues: dict[str, dict[TxId, ApplyCommit | None]] = {}
         """For each group its transactions in commit order, with the message once they are decided."""
         self._due: dict[TxId, ApplyCommit] = {}
-        """Of all groups, those of one group in commit order."""
+        """What is to be placed, of all groups together; those of each group are in commit order."""
         self._not_placed: dict[LogId, set[TxId]] = {}
         """By log what is decided, and waits for its place."""
 
@@ -48,12 +48,12 @@ class CommitOrder:
         queue[message.txid] = message
         for log in message.logs:
             self._not_placed.setdefault(log, set()).add(message.txid)
-        self._pass_heads(message.group)
+        self._note_due(message.group)
 
     def leave(self, group: str, txid: TxId) -> None:
         """The transaction is aborted: those that waited for it may be due."""
         del self._queues[group][txid]
-        self._pass_heads(group)
+        self._note_due(group)
 
     def next_due(self) -> ApplyCommit | None:
         """What is to be placed now; the caller does so in this step. None: nothing is due."""
@@ -72,7 +72,7 @@ class CommitOrder:
         """What is decided in the log, and waits for its place."""
         return self._not_placed.get(log, ())
 
-    def _pass_heads(self, group: str) -> None:
+    def _note_due(self, group: str) -> None:
         queue = self._queues[group]
         while queue:
             txid = next(iter(queue))

@@ -1,7 +1,7 @@
 """What is sent after a commit was answered has its place behind it: a commit is answered before it is placed.
 
-The next request comes in one piece with EndTxn, so that it begins in the very turn of the loop in which the transaction
-would be placed. Without `place_due` each of these tests fails in every second of its tries.
+The next request comes in one piece with EndTxn, so it begins in the very turn of the loop in which the transaction
+would be placed. If requests began without `place_due`, each of these tests would fail within a few of its tries.
 """
 
 from __future__ import annotations

@@ -188,14 +188,22 @@ async def test_requests_while_a_commit_is_decided_hear_concurrent_or_wait(runnin
     assert await running.init(connection=2) == Granted(SAME_PRODUCER, ProducerEpoch(1))
 
 
-async def test_next_transaction_of_a_producer_begins_behind_the_place_of_its_last_one(running, logs, autojump_clock):
-    """It need not wait for the loop's next turn: what is due is placed when the producer goes on."""
+async def test_next_transaction_of_a_producer_begins_behind_the_place_of_its_last_one(
+    running, logs, monkeypatch, autojump_clock
+):
+    """Also if it comes before the loop's next turn: what is due is placed first."""
+    placed_before = []
+    begin = running.participants.begin
+
+    async def noting(message):
+        placed_before.append(list(running.participants.placings))
+        return await begin(message)
+
     granted = await running.init()
     assert await running.transaction(granted, logs[0]) is None
-    beginning = running.add(granted, logs[0])
-    beginning.send(None)  # up to its first wait
-    assert running.participants.placings == [txid(0)]
-    beginning.close()
+    monkeypatch.setattr(running.participants, "begin", noting)
+    assert await running.add(granted, logs[0]) == {logs[0]: None}
+    assert placed_before == [[txid(0)]]
 
 
 async def test_commit_that_is_answered_and_not_placed_is_placed_after_a_restart(running, logs, autojump_clock):
