@@ -8,8 +8,8 @@ first of the queue:
     enter a, enter b, decide b  → nothing is due    (a is undecided)
     decide a                    → a, then b         (or, if a is aborted: b)
 
-The executor takes what is due, one by one, and places it. A queue exists only while something stands in it. A
-decided transaction is answered before it is placed: requests for the end of its logs wait for it (`not_placed`). No I/O.
+The executor takes what is due, one by one, and places it. A queue exists only while something stands in it. A decided
+transaction is answered before it is placed: requests for the end of its logs wait for it (`not_placed`). No I/O.
 """
 
 from __future__ import annotations
