@@ -9,7 +9,7 @@ peers were measured in turns. If rows are missing, the mark names them, and is n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.results import Results
 from benchmarks.rows import Row
@@ -92,25 +92,41 @@ def _both(first: str, second: str, case: str, metric: str) -> tuple[Figure, Figu
     return Figure(first, case, metric), Figure(second, case, metric)
 
 
-def _ratio_at_most(scenario: str, other: str, case: str, metric: str, bound: float, note: str = "") -> Mark:
+def _compared(scenario: str, other: str, case: str, metric: str) -> Mark:
+    """Information: the same figure of the journal mode and of another broker."""
     text = f"{metric}, {case}, journal ÷ {other}"
-    return Mark(scenario, text, _both("journal", other, case, metric), _ratio, AT_MOST, bound, note=note)
+    return Mark(scenario, text, _both("journal", other, case, metric), _ratio)
 
 
-def _paced(other: str) -> Mark:
-    """Information: the same transaction, begun when the other broker has certainly finished the previous one."""
-    text = f"transaction, paced, {_SMALL}, journal ÷ {other}"
-    return Mark("txn-latency", text, _both("journal", other, _SMALL, "transaction, paced"), _ratio)
+def _ratio_at_most(scenario: str, other: str, case: str, metric: str, bound: float, note: str = "") -> Mark:
+    return replace(_compared(scenario, other, case, metric), direction=AT_MOST, bound=bound, note=note)
 
 
-def _produce(records: str) -> tuple[Mark, Mark]:
-    """Plain produce with large requests: no slower than Kafka, and with no more CPU time."""
+def _ratio_at_least(scenario: str, other: str, case: str, metric: str, bound: float) -> Mark:
+    return replace(_compared(scenario, other, case, metric), direction=AT_LEAST, bound=bound)
+
+
+def _large_requests(scenario: str, records: str, rate: float, cpu: float) -> tuple[Mark, Mark]:
+    """Plain records in requests of 1 MB: at least so much of Kafka's rate, with at most so much of its CPU time."""
     case = f"{records} records, 1 MB requests"
-    text = f"{case}, journal ÷ kafka"
     return (
-        Mark("produce", f"rate, {text}", _both("journal", "kafka", case, "rate"), _ratio, AT_LEAST, 1.0),
-        Mark("produce", f"broker CPU, {text}", _both("journal", "kafka", case, "broker CPU"), _ratio, AT_MOST, 1.0),
+        _ratio_at_least(scenario, "kafka", case, "rate", rate),
+        _ratio_at_most(scenario, "kafka", case, "broker CPU", cpu),
     )
+
+
+def _ratio_of_whole_runs(values: Sequence[float]) -> float:
+    """Of the rates in each of ten tenths, which are equally large, first of one peer, then of another."""
+    seconds = [1 / rate if rate else float("inf") for rate in values]
+    return sum(seconds[10:]) / sum(seconds[:10])
+
+
+def _soak_rate() -> Mark:
+    """Writing beside compaction, over the whole run."""
+    tenths = [f"rate, tenth {number}" for number in range(1, 11)]
+    figures = [Figure(peer, "compaction", tenth) for peer in ("journal", "kafka") for tenth in tenths]
+    text = "compaction, rate over the whole run, journal ÷ kafka"
+    return Mark("soak", text, figures, _ratio_of_whole_runs, AT_LEAST, 0.7, note="by the medians of the tenths")
 
 
 def _undisturbed(kind: str) -> Mark:
@@ -168,7 +184,7 @@ def _engines_own(case: str) -> Mark:
 
 
 _SMALL, _EVERY_100_MS, _HUNG = "10 × 2", "commit every 100 ms", "one transaction left open"
-_SEEN, _MANY_IDS = "transaction of 10 × 1 KB to 2 partitions", "100,000 ids"
+_SEEN, _PLAIN, _MANY_IDS = "transaction of 10 × 1 KB to 2 partitions", "plain record of 1 KB", "100,000 ids"
 _BACK_OFF = (
     "most of Kafka's figure is librdkafka's back-off of some 20 ms after CONCURRENT_TRANSACTIONS, while the markers of"
     " the transaction before are still being written; the paced line is free of it"
@@ -177,9 +193,9 @@ _BACK_OFF = (
 MARKS: tuple[Mark, ...] = (
     _ratio_at_most("txn-latency", "markers", _SMALL, "transaction", 0.8),
     _ratio_at_most("txn-latency", "kafka-fsync", _SMALL, "transaction", 0.6, _BACK_OFF),
-    _paced("kafka-fsync"),
+    _ratio_at_most("txn-latency", "kafka-fsync", _SMALL, "transaction, paced", 0.6),
     _ratio_at_most("txn-latency", "kafka", _SMALL, "transaction", 1.0),
-    _paced("kafka"),
+    _compared("txn-latency", "kafka", _SMALL, "transaction, paced"),
     Mark(
         "txn-latency", f"transaction, {_SMALL}, journal − mock",
         _both("journal", "mock", _SMALL, "transaction"), _difference, AT_MOST, 1.0, "ms",
@@ -188,9 +204,10 @@ MARKS: tuple[Mark, ...] = (
         "txn-throughput", f"loss, {_EVERY_100_MS}, journal",
         [Figure("journal", _EVERY_100_MS, "loss")], _itself, AT_MOST, 3.0, "%",
     ),
-    *_produce("100 B"),
-    *_produce("1 KB"),
-    *_produce("16 KB"),
+    *_large_requests("produce", "100 B", 1.0, 1.0),
+    *_large_requests("produce", "1 KB", 1.0, 1.0),
+    *_large_requests("produce", "16 KB", 1.0, 1.0),
+    *_large_requests("fetch", "16 KB", 0.8, 2.0),
     _undisturbed("plain record"),
     _undisturbed("transaction"),
     _stalled("markers"),
@@ -201,6 +218,9 @@ MARKS: tuple[Mark, ...] = (
         _ratio, AT_MOST, 1.01,
     ),
     _ratio_at_most("visible", "kafka", _SEEN, "produced to seen", 1.0),
+    _ratio_at_most("visible", "kafka", _SEEN, "commit to seen", 1.0),
+    _ratio_at_most("visible", "kafka-fsync", _PLAIN, "produced to answered", 1.0),
+    _ratio_at_most("visible", "kafka-fsync", _PLAIN, "produced to seen", 1.0),
     *(
         Mark(
             "soak", f"{kind}, rate of the last tenth against the first, journal",
@@ -208,6 +228,11 @@ MARKS: tuple[Mark, ...] = (
         )
         for kind in ("deletion", "compaction")
     ),
+    _soak_rate(),
+    *(_ratio_at_most("soak", "kafka", kind, "record beside it", 3.0) for kind in ("deletion", "compaction")),
+    _compared("scale", "kafka", "4 producers", "transaction"),
+    _ratio_at_most("scale", "kafka", "16 producers", "transaction", 1.0),
+    _compared("scale", "kafka", "64 producers", "transaction"),
     Mark(
         "scale", "transaction, journal, 100,000 ids ÷ 10",
         [Figure("journal", case, "transaction") for case in (_MANY_IDS, "base")], _ratio, AT_MOST, 1.2,
@@ -237,7 +262,7 @@ MARKS: tuple[Mark, ...] = (
         "cluster", "longest wait for a commit after SIGTERM, cluster",
         [Figure("cluster", "hand-over", "longest wait for a commit")], _itself, AT_MOST, 1000.0, "ms",
     ),
-    _beside_the_connector("source, 1 KB", 0.8),
+    _beside_the_connector("source, 1 KB", 1.5),
     _beside_the_connector("sink, 1 KB", 1.0, "ours exactly once, the connector's at least once"),
     _large_batches(),
     Mark(

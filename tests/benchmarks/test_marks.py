@@ -50,7 +50,7 @@ def test_mark_against_flushed_kafka_says_what_its_figure_is_made_of() -> None:
     against = [mark for mark in MARKS if mark.scenario == "txn-latency" and mark.figures[-1].peer == "kafka-fsync"]
     assert [(mark.figures[-1].metric, mark.bound) for mark in against] == [
         ("transaction", 0.6),
-        ("transaction, paced", None),
+        ("transaction, paced", 0.6),
     ]
     assert "back-off" in against[0].note
     assert MARKS.index(against[1]) == MARKS.index(against[0]) + 1
@@ -77,4 +77,18 @@ def test_mark_looks_at_cases_that_are_measured(promise: Mark) -> None:
     module = import_module(f"benchmarks.{promise.scenario.replace('-', '_')}")
     names = {case.name for case in module.SCENARIO.cases(quick=False)}
     assert {figure.case for figure in promise.figures} <= names
-    assert sum(other.text == promise.text for other in MARKS) == 1
+    assert [(other.scenario, other.text) for other in MARKS].count((promise.scenario, promise.text)) == 1
+
+
+def test_rate_over_a_whole_run_counts_each_tenth_by_its_time() -> None:
+    """Ten equal parts: one that is ten times as slow as the others takes more than half of the time."""
+    (whole,) = [mark for mark in MARKS if "whole run" in mark.text]
+    assert [figure.peer for figure in whole.figures] == ["journal"] * 10 + ["kafka"] * 10
+    assert whole.value([100.0] * 9 + [10.0] + [95.0] * 10) == pytest.approx((10 / 95) / (9 / 100 + 1 / 10))
+    assert whole.value([50.0] * 10 + [100.0] * 10) == pytest.approx(0.5)
+
+
+def test_rate_over_a_whole_run_that_came_to_rest_is_none() -> None:
+    """A tenth without progress is no division by nothing: the run never ends."""
+    (whole,) = [mark for mark in MARKS if "whole run" in mark.text]
+    assert whole.value([0.0] + [50.0] * 9 + [100.0] * 10) == 0
