@@ -93,7 +93,7 @@ def _both(first: str, second: str, case: str, metric: str) -> tuple[Figure, Figu
 
 
 def _compared(scenario: str, other: str, case: str, metric: str) -> Mark:
-    """Information: the same figure of the journal mode and of another broker."""
+    """The same figure of the journal mode and of another broker, without a bound."""
     text = f"{metric}, {case}, journal ÷ {other}"
     return Mark(scenario, text, _both("journal", other, case, metric), _ratio)
 
@@ -116,7 +116,7 @@ def _large_requests(scenario: str, records: str, rate: float, cpu: float) -> tup
 
 
 def _ratio_of_whole_runs(values: Sequence[float]) -> float:
-    """Of the rates in each of ten tenths, which are equally large, first of one peer, then of another."""
+    """`values` are the rates of ten equal tenths of one peer, then those of the other."""
     seconds = [1 / rate if rate else float("inf") for rate in values]
     return sum(seconds[10:]) / sum(seconds[:10])
 

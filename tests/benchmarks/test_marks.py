@@ -89,6 +89,6 @@ def test_rate_over_a_whole_run_counts_each_tenth_by_its_time() -> None:
 
 
 def test_rate_over_a_whole_run_that_came_to_rest_is_none() -> None:
-    """A tenth without progress is no division by nothing: the run never ends."""
+    """A tenth without progress must not divide by zero: the rate of its run is 0."""
     (whole,) = [mark for mark in MARKS if "whole run" in mark.text]
     assert whole.value([0.0] + [50.0] * 9 + [100.0] * 10) == 0
