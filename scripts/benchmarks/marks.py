@@ -207,7 +207,7 @@ MARKS: tuple[Mark, ...] = (
     *_large_requests("produce", "100 B", 1.0, 1.0),
     *_large_requests("produce", "1 KB", 1.0, 1.0),
     *_large_requests("produce", "16 KB", 1.0, 1.0),
-    *_large_requests("fetch", "16 KB", 0.8, 2.0),
+    *(replace(mark, text=f"catching up, {mark.text}") for mark in _large_requests("fetch", "16 KB", 0.8, 2.0)),
     _undisturbed("plain record"),
     _undisturbed("transaction"),
     _stalled("markers"),
