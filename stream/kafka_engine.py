@@ -157,9 +157,7 @@ class KafkaEngine:
     async def open_stream(self, name: str) -> Stream:
         """As engine.Engine says; a stream that is open already is the same one. Raises SettingsRefused for a name."""
         topic = self._settings.topic(name)
-        if await self._topics.describe(topic) is None:
-            await self._topics.make(topic)
-        described, kept = await self._known(topic)
+        described, kept = await self._made(topic)
         check_strength(kept, self._settings)
         if name not in self._streams:
             self._streams[name] = KafkaStream(
@@ -178,11 +176,17 @@ class KafkaEngine:
             raise EngineAway(f"there is no topic {topic}")
         check_strength(await self._topics.kept(topic, described), self._settings)
 
-    async def _known(self, topic: str) -> tuple[Described, KeptTopic]:
-        """A topic that is there, when brokers know it: they hear of one that was made a moment later."""
+    async def _made(self, topic: str) -> tuple[Described, KeptTopic]:
+        """The topic, made if it is missing, when brokers know it. Raises EngineAway.
+
+        They hear a moment later of a topic that was made, and also of one that was deleted: one that tells of it once
+        more does not mean that it is there.
+        """
         deadline = trio.current_time() + self._settings.request_timeout_s
         while True:
             try:
+                if await self._topics.describe(topic) is None:
+                    await self._topics.make(topic)
                 described = await self._topics.described(topic)
                 return described, await self._topics.kept(topic, described)
             except EngineAway:

@@ -113,7 +113,9 @@ class Topics:
     async def described(self, topic: str) -> Described:
         """As `describe`, of a topic that has to be there and to have a leader. Raises EngineAway."""
         described = await self.describe(topic)
-        if described is None or not described.led:
+        if described is None:
+            raise EngineAway(f"a broker does not know the topic {topic} yet")
+        if not described.led:
             raise EngineAway(f"the topic {topic} has no leader")
         return described
 

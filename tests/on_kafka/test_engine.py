@@ -23,6 +23,7 @@ from stream.engine import Engine, EngineAway, Stream, StreamCutOff, StreamPositi
 from stream.kafka_engine import open_kafka_engine
 from stream.kafka_reads import HELD_BYTES_MAX, KafkaReader
 from stream.kafka_settings import KafkaEngineSettings, SettingsRefused
+from stream.kafka_topics import Described
 from tests.stream import promises
 from tests.stream.kafka_admin import (
     add_partitions,
@@ -304,13 +305,43 @@ def test_reader_of_a_topic_that_was_made_anew_is_cut_off(three_replicas: KafkaRi
                 await read_until(reader, StreamPosition(position + 1))
                 delete_topic(world.settings.bootstrap_servers, topic)
                 async with open_kafka_engine(world.settings) as other:
+                    anew = await _until_it_is_not_away(partial(other.open_stream, "shard-0"))
                     for _ in range(3):
-                        await _answered(await other.open_stream("shard-0"), b"new")
-                await engine.check("shard-0")
+                        await _answered(anew, b"new")
+                await _until_it_is_not_away(partial(engine.check, "shard-0"))
                 assert "made anew" in str(await raised_by(reader))
             async with open_kafka_engine(world.settings) as other:
                 found = await read_all(await other.open_stream("shard-0"))
                 assert b"old" not in [entry.data for entry in found]
+
+    three_replicas.run(trial)
+
+
+def test_topic_that_was_just_deleted_is_made_though_a_broker_tells_of_it_once_more(three_replicas: KafkaRig) -> None:
+    """Brokers hear of a deletion a moment later, each for itself."""
+
+    async def trial(world: World) -> None:
+        assert isinstance(world, KafkaWorld)
+        topic = world.settings.topic("shard-0")
+        async with open_kafka_engine(replace(world.settings, request_timeout_s=10.0)) as engine:
+            describe = engine._topics.describe
+            await engine.open_stream("shard-0")
+            stale = await describe(topic)
+            assert stale is not None
+            delete_topic(world.settings.bootstrap_servers, topic)
+            while await describe(topic) is not None:
+                pass
+            told = [stale]
+
+            async def describe_once_stale(topic: str) -> Described | None:
+                return told.pop() if told else await describe(topic)
+
+            engine._topics.describe = describe_once_stale
+            await engine.open_stream("shard-0")
+            assert not told
+            made = await describe(topic)
+            assert made is not None
+            assert made.topic_id != stale.topic_id
 
     three_replicas.run(trial)
 
