@@ -10,7 +10,9 @@ undecided. What waits for the copy is not shielded.
                                                         then, in `run`:   place ─▶ visible ─▶ COMMITTED
 
 A commit is answered as soon as it is decided, and placed right after that: in the next turn of the loop, or before the
-next request begins (`place_due`). So no producer waits for it, and nobody sees that it was not there yet.
+next request begins (`place_due`). So no producer waits for it, and nobody sees that it was not there yet. Where others
+wait for what is placed, readers at the end of a log or another shard, it is placed before the answer: another shard's
+requests ask nothing of this one.
 
 Failures. If a group journal fails, its groups are refused until a restart, and the node is told (`on_failure`); a
 commit whose PREPARE_COMMIT was written is answered "effect unknown". If a participant fails while it prepares, the
@@ -353,7 +355,10 @@ class Executor:
             entry, entry.producer.decided[-1], entry.began_ms, entry.opened_s, entry.prepared_s
         )
         self._order.decide(message)
-        self._decided.set()
+        if self.participants.are_awaited(message.logs):
+            self.place_due()
+        else:
+            self._decided.set()
 
     def place_again(self, entry: IdEntry, decided: Decided) -> None:
         """After a restart, in the order that recovery found. Raises StorageFailure."""
@@ -382,12 +387,12 @@ class Executor:
             self.place_due()
 
     def place_due(self) -> None:
-        """Place all that is decided, but for what waits for others of its group. Before anybody looks at the logs."""
+        """Place what is decided and waits for no other commit of its group. Called before anybody looks at the logs."""
         while (message := self._order.next_due()) is not None:
             self._place(message)
 
     def _place(self, message: ApplyCommit) -> None:
-        """After a failure nothing is placed any more, lest the order suffer."""
+        """After a failure or a fault nothing is placed any more, lest the order suffer."""
         entry = self.statistics.copying[message.txid].entry
         wake(entry)
         if self.journals.all_refused is None:
@@ -399,6 +404,7 @@ class Executor:
                 self.journals.refuse_all(failure)
             except Exception as fault:
                 self.unplaced.update(message.logs)
+                self.journals.refuse_all(fault)
                 self.note_fault(entry.journal, fault)
                 raise
             else:

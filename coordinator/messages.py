@@ -20,7 +20,7 @@ and 7).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -204,6 +204,10 @@ class Participants(Protocol):
 
     def prepare(self, messages: Sequence[Prepare]) -> Preparation:
         """Close the transactions for further batches and start all flushes, in the step of the call. Does not raise."""
+        ...
+
+    def are_awaited(self, logs: Iterable[LogId]) -> bool:
+        """Whether others wait for what is placed in these logs: readers at an end, or another shard that has one."""
         ...
 
     def apply(self, messages: Sequence[ApplyCommit]) -> Application:

@@ -585,6 +585,11 @@ class Participant:
             return applied.record_count, through
         return 0 if held is None else held.records, through
 
+    def are_awaited(self, logs: Iterable[LogId]) -> bool:
+        """See `Participants.are_awaited`."""
+        led = map(self._partitions.get, logs)
+        return any(partition is not None and partition.visibility.is_watched for partition in led)
+
     def apply(self, messages: Sequence[ApplyCommit]) -> LocalApplication:
         """See `Participants.apply`."""
         self._partitions.raise_if_failed()

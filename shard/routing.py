@@ -181,6 +181,11 @@ class RoutedParticipants:
             return preparation
         return _RoutedPreparation(preparation, others, asked)
 
+    def are_awaited(self, logs: Iterable[LogId]) -> bool:
+        """See `Participants.are_awaited`."""
+        own = self._by_shard(logs)
+        return len(own) > (OWN in own) or self._own.are_awaited(own.get(OWN, ()))
+
     def apply(self, messages: Sequence[ApplyCommit]) -> Application:
         """See `Participants.apply`."""
         self._commits.began(message.txid for message in messages)  # after a restart nothing came before this

@@ -204,6 +204,8 @@ class MemoryParticipants:
     prepare_s: float = 0.0
     begin_s: float = 0.0
     apply_s: float = 0.0
+    awaited: set[LogId] = field(default_factory=set)
+    """Others wait for what is placed in these."""
     copying: trio.Event | None = None
     """If set to an event: nothing becomes visible before it is set."""
 
@@ -255,6 +257,9 @@ class MemoryParticipants:
             if log in self.logs and held.get(log, 0) != expected.records
         }
         return lost | {log: why for log, why in self.refusing.items() if log in counts}
+
+    def are_awaited(self, logs: Iterable[LogId]) -> bool:
+        return not self.awaited.isdisjoint(logs)
 
     def apply(self, messages: Sequence[ApplyCommit]) -> MemoryApplication:
         if messages:

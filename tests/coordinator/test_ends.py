@@ -27,6 +27,16 @@ async def test_commit_is_placed_and_recorded_with_its_placements(running, logs, 
     assert (done.txid, done.placements) == (txid(0), (Placement(logs[0], 0, 1),))
 
 
+async def test_commit_that_others_wait_for_is_placed_before_it_is_answered(running, logs, autojump_clock):
+    """Readers at the end of one of its logs, or another shard: its requests ask nothing of this one."""
+    running.participants.awaited.add(logs[0])
+    granted = await running.init()
+    assert await running.transaction(granted, logs[0]) is None
+    assert running.participants.placings == [txid(0)]
+    assert await running.transaction(granted, logs[1]) is None
+    assert running.participants.placings == [txid(0)], "nobody waits in this log"
+
+
 async def test_commit_costs_one_flush_delay(running, logs, autojump_clock):
     """The group journal and the participants go to disk in parallel."""
     granted = await running.init()

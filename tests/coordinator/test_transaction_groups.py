@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import trio
 
 from coordinator.answers import Refusal
 from coordinator.group_records import GroupRecord, PrepareCommitRecord
 from coordinator.lane_ids import lane_id
+from coordinator.messages import ApplyCommit
 from coordinator.service import DECISION_PATIENCE_S
 from coordinator.settings import CoordinatorSettings
 from coordinator.transaction_groups import group_of, journal_of
-from fairlog_types import LogId
+from fairlog_types import LogId, TxId
 from tests.coordinator.conftest import CountingIds, MemoryGroupJournal, MemoryParticipants, World
 
 SETTINGS = CoordinatorSettings(group_separator="::", check_interval_ms=500)
@@ -76,6 +79,45 @@ async def test_members_are_applied_in_the_order_of_their_prepare_commits(running
     assert await commit_slowly_and_fast(running, nursery, logs[0], FIRST, SECOND) == []
     await trio.sleep(5)
     assert applied(running) == [FIRST, SECOND]
+
+
+async def test_fault_in_placing_one_leaves_those_behind_it_unplaced(world, logs, monkeypatch, autojump_clock):
+    """They are due together, and another client's request asks for them before the node has stopped (invariant 6)."""
+    tried: list[TxId] = []
+
+    def apply(messages: Sequence[ApplyCommit]) -> None:
+        tried.extend(message.txid for message in messages)
+        raise Fault
+
+    async def end_slowly() -> None:
+        with pytest.raises(Fault):
+            await world.end(granted[FIRST], name=FIRST)
+        world.coordinator.place_due()
+        assert [world.coordinator.owner_of(txid.producer_id) for txid in tried] == [FIRST]
+        assert [world.coordinator.lacks_commits(log) for log in logs[:2]] == [True, True]
+        seen.set()
+
+    seen = trio.Event()
+    with pytest.RaisesGroup(Fault, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(world.run)
+            granted = {name: await world.init(name=name) for name in (FIRST, SECOND)}
+            for name, log in ((FIRST, logs[0]), (SECOND, logs[1])):
+                await world.add(granted[name], log, name=name)
+                assert world.produce(log, name=name)
+            world.participants.awaited.add(logs[0])
+            monkeypatch.setattr(world.participants, "apply", apply)
+            world.participants.prepare_s = 5
+            nursery.start_soon(end_slowly)
+            await trio.sleep(1)
+            world.participants.prepare_s = 0
+            assert await world.end(granted[SECOND], name=SECOND) is None
+            await trio.sleep_forever()
+    assert seen.is_set()
+
+
+class Fault(Exception):
+    """Of the program. No AssertionError, lest one of the test's own be taken for it."""
 
 
 async def test_other_groups_wait_for_nobody(running, nursery, logs, autojump_clock):

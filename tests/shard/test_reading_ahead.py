@@ -78,6 +78,17 @@ def may_copy(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     event.set()
 
 
+async def test_logs_are_awaited_while_a_reader_waits_at_the_end_of_one(open_run) -> None:
+    """So that a commit is placed before it is answered: the reader has it sooner."""
+    async with open_run() as run:
+        await run.start(A, B)
+        assert not run.participant.are_awaited((A, B, C))
+        waiting = Waiting(run, B, 0)
+        assert [run.participant.are_awaited(logs) for logs in ((A, C), (A, B))] == [False, True]
+        waiting.visibility.unwatch(waiting)
+        assert not run.participant.are_awaited((A, B, C))
+
+
 async def test_plain_batch_is_read_while_it_is_copied(open_run, may_copy: threading.Event) -> None:
     """From the moment that it is on disk, with its offset; the data log gets the same bytes."""
     async with open_run() as run:

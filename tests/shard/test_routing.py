@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -65,3 +66,23 @@ async def test_shard_whose_owner_changes_while_another_is_awaited_begins_again(n
     said.answer(FAST)
     await trio.testing.wait_all_tasks_blocked()
     assert [each.leader_epochs for each in begun] == [{LOGS[FAST]: LeaderEpoch(5), LOGS[SLOW]: LeaderEpoch(1)}]
+
+
+class Own:
+    """In place of the own shard's part: who waits there."""
+
+    awaited = False
+
+    def are_awaited(self, logs: Iterable[LogId]) -> bool:
+        return self.awaited and bool(list(logs))
+
+
+def test_logs_of_other_shards_are_awaited_and_the_own_ones_if_a_reader_waits() -> None:
+    """A commit over shards is placed before it is answered: the other shard's requests ask nothing of this one."""
+    own: Any = Own()
+    said: Any = Said()
+    routed = RoutedParticipants(own, said, lambda log: None if log.partition == 0 else FAST, Commits())
+    here, there = LogId.of_topic(TOPIC, 0), LogId.of_topic(TOPIC, 1)
+    assert [routed.are_awaited(logs) for logs in ((), (here,), (there,), (here, there))] == [False, False, True, True]
+    own.awaited = True
+    assert [routed.are_awaited(logs) for logs in ((), (here,))] == [False, True]
