@@ -56,7 +56,7 @@ def _publish_without_its_directory(self: SegmentFile) -> None:
 
 
 def _publish_before_sealing(self: Journal) -> Callable[[], JournalPosition]:
-    chain = self._under_flush = tuple(self._writing)
+    chain = self._under_flush = tuple(self._segments.writing)
     sync = self._flusher.sync
 
     def work() -> JournalPosition:
