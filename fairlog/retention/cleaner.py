@@ -19,22 +19,19 @@ A crash anywhere loses nothing: each block leaves a log in which every key has i
 written last. The next cleaning repeats the part that was not marked. Batches that cannot be read (a codec that is not
 installed, malformed records) are kept as they are, and so are the tombstones after them.
 
-Batches are judged in Python, during which the event loop cannot run: `breathe` is called between two, and may sleep.
-
-Not here: the rules (`cleaning`), and the schedule and its reports (`task`).
+Not here: the rules (`cleaning`), what goes over single records (`judging`), and the schedule and its reports (`task`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
 
 from datalog.aborted import AbortedRanges
 from datalog.batch import BadBatch, BatchHeader, check_crc, parse_stored_header
-from datalog.decompress import UnreadableRecords
 from datalog.interface import (
     Bounds,
     Cleaned,
@@ -47,10 +44,7 @@ from datalog.interface import (
     Unit,
     UnknownLog,
 )
-from datalog.keyed import KeyedRecord, open_batch, without
 from fairlog.retention.cleaning import (
-    Keys,
-    KeysExceeded,
     News,
     Rules,
     history_after,
@@ -58,6 +52,7 @@ from fairlog.retention.cleaning import (
     matured,
     why_due,
 )
+from fairlog.retention.judging import Judge, Verdict
 from fairlog_types import CorruptStorage, LogId, Offset
 from journal.failpoints import reach
 
@@ -118,7 +113,7 @@ class LogCleaner:
         keys_max: int,
         salt: bytes,
         now_ms: Callable[[], int],
-        breathe: Callable[[], None],
+        judge: Judge,
     ) -> None:
         """`seen` is the `Report.end` of the last cleaning, 0 if there was none in this run of the node."""
         self.report = Report()
@@ -129,15 +124,16 @@ class LogCleaner:
         self._keys_max = keys_max
         self._salt = salt
         self._now_ms = now_ms
-        self._breathe = breathe
+        self._judge = judge
         self._doubt_from: Offset | None = None
         """The first unit of which something superseded may be left."""
 
     def steps(self) -> Iterator[None]:
         """Clean the log, if it is due: a step for each `next`, which blocks for some milliseconds.
 
-        Any step raises StorageFailure (NoRoom if the disk is full: then nothing was tried) or CorruptStorage; what the
-        steps before it have done stands. A log that is dropped meanwhile ends the steps.
+        Any step raises StorageFailure (NoRoom if the disk is full: then nothing was tried), CorruptStorage, or OSError
+        if the judge does not answer; what the steps before it have done stands. A log that is dropped meanwhile ends
+        the steps.
         """
         try:
             yield from self._clean()
@@ -159,22 +155,21 @@ class LogCleaner:
         sweep_end = min([news.end, *(unit.base_offset for unit in last)])
         at = Offset(max(bounds.log_start, min(cleaned.through, _or_end(cleaned.doubt_from, news.end))))
         while True:
-            keys = Keys(self._salt, keys_max=self._keys_max)
-            noted = yield from self._note(keys, at, news.end)
+            self._judge.begin(self._salt, self._keys_max)
+            noted = yield from self._note(at, news.end)
             if noted == at < news.end:
                 self.report.stuck_at = at
                 return
             at = noted
             ripe = matured(cleaned.history, self._rules, now_ms=self._now_ms())
             sweep = _Sweep(
-                keys,
                 end=Offset(max(cleaned.through, min(at, sweep_end))),
                 tombstones_before=Offset(0) if ripe is None else ripe.before,
                 counted_before=cleaned.history[-1].before if cleaned.history else Offset(0),
             )
             yield from self._sweep(sweep)
             self.report.passes += 1
-            self.report.keys += len(keys)
+            self.report.keys += self._judge.keys()
             cleaned = self._mark(cleaned, sweep, complete=at == news.end)
             yield
             yield from self._forget_cuts()
@@ -200,39 +195,39 @@ class LogCleaner:
                 return News(end, bounds.size_bytes - cleaned.clean_bytes, oldest_ms)
         return News(end, size_bytes, oldest_ms)
 
-    def _note(self, keys: Keys, start: Offset, end: Offset) -> Generator[None, None, Offset]:
+    def _note(self, start: Offset, end: Offset) -> Generator[None, None, Offset]:
         """Note the keys of whole units from `start` on, as far as there is memory for them; answer how far."""
-        batches = _Stream(self._data_logs, self._log, start)
+        batches = _Stream(self._data_logs, self._log, start, end, self._are_noted)
         noted = start
         for unit in self._units(start, end):
             if unit is None:
                 yield
                 continue
-            try:
-                for found in batches.through(unit.last_offset):
-                    self.report.read_bytes += len(found.batch)
-                    if not (found.aborted or found.header.control):
-                        with suppress(UnreadableRecords):
-                            keys.note(open_batch(found.batch).records)
-                    self._breathe()
-            except KeysExceeded:
-                return noted
+            for found, is_noted in batches.through(unit.last_offset):
+                self.report.read_bytes += len(found.batch)
+                if not is_noted:
+                    return noted
             noted = Offset(unit.last_offset + 1)
         return end
 
+    def _are_noted(self, found: Sequence[_Found]) -> list[bool]:
+        """Note the keys of these batches; answer of each whether there was memory for them."""
+        noted = iter(self._judge.note([each.batch for each in found if each.is_judged]))
+        return [next(noted) if each.is_judged else True for each in found]
+
     def _sweep(self, sweep: _Sweep) -> Steps:
         """Take out of the log, from its start to the sweep's end, what need not stay."""
-        start = self._data_logs.bounds(self._log).log_start
-        batches = _Stream(self._data_logs, self._log, start)
+        bounds = self._data_logs.bounds(self._log)
+        start = bounds.log_start
+        batches = _Stream(self._data_logs, self._log, start, bounds.next_offset, partial(self._verdicts, sweep))
         for unit in self._units(start, sweep.end):
             if unit is None:
                 yield
                 continue
             left = 0
-            for found in batches.through(unit.last_offset):
+            for found, verdict in batches.through(unit.last_offset):
                 self.report.read_bytes += len(found.batch)
-                left += self._judge(sweep, unit, found)
-                self._breathe()
+                left += self._change(sweep, unit, found, verdict)
             if unit.batches > 1 >= left:
                 sweep.unbound.append(unit.last_offset)
             if len(sweep.changes) >= STEP_BATCHES_MAX or sweep.changed_bytes >= STEP_BYTES_MAX:
@@ -240,40 +235,49 @@ class LogCleaner:
                 yield
         self._write(sweep)
 
-    def _judge(self, sweep: _Sweep, unit: Unit, found: _Found) -> bool:
+    def _verdicts(self, sweep: _Sweep, found: Sequence[_Found]) -> list[Verdict | None]:
+        """What stays of these batches; None for one that is not judged by its records."""
+        verdicts = iter(
+            self._judge.judge(
+                [each.batch for each in found if each.is_judged],
+                tombstones_before=sweep.tombstones_before,
+                counted_before=sweep.counted_before,
+            )
+        )
+        return [next(verdicts) if each.is_judged else None for each in found]
+
+    def _change(self, sweep: _Sweep, unit: Unit, found: _Found, verdict: Verdict | None) -> bool:
         """Note what is to be changed of the batch; answer whether anything of it stays."""
-        header, batch = found.header, found.batch
-        changed: bytes | bytearray | None = batch
+        batch, records = found.batch, found.header.record_count
+        changed: bytes | None = batch
         removed = 0
         if found.aborted:
-            changed, removed = None, header.record_count
-        elif not header.control:
-            changed, removed = self._left_of(sweep, unit, found)
+            changed, removed = None, records
+        elif verdict is not None:
+            changed, removed = self._left_of(sweep, unit, found, verdict)
         sweep.kept_bytes += 0 if changed is None else len(changed)
         if removed:
-            assert not isinstance(changed, bytes), "what was changed is a new buffer"
-            sweep.changes.append((header.last_offset, changed))
+            sweep.changes.append((found.header.last_offset, changed))
             sweep.changed_bytes += 0 if changed is None else len(changed)
             self.report.removed_records += removed
             self.report.removed_bytes += len(batch) - (0 if changed is None else len(changed))
         return changed is not None
 
-    def _left_of(self, sweep: _Sweep, unit: Unit, found: _Found) -> tuple[bytes | bytearray | None, int]:
+    def _left_of(self, sweep: _Sweep, unit: Unit, found: _Found, verdict: Verdict) -> tuple[bytes | None, int]:
         """What stays of a batch of committed records, None if nothing, and how many of them go."""
-        try:
-            opened = open_batch(found.batch)
-            left = sweep.keys.left_of(opened.records, tombstones_before=sweep.tombstones_before)
-            changed: bytes | bytearray | None = found.batch
-            removed = len(opened.records) - len(left)
-            if not left:
-                changed = None
-            elif removed and unit.size_bytes <= REWRITTEN_BYTES_MAX:
-                changed = without(opened, left)
-            elif removed:
-                removed = self._leave(unit, None)
-            sweep.count_tombstones(left, self._doubt_from)
-        except UnreadableRecords as error:
-            return found.batch, self._leave(unit, f"offset {found.header.base_offset}: {error}")
+        if verdict.unreadable is not None:
+            return found.batch, self._leave(unit, f"offset {found.header.base_offset}: {verdict.unreadable}")
+        changed: bytes | None = found.batch
+        removed = found.header.record_count - verdict.left
+        if not verdict.left:
+            changed = None
+        elif removed and unit.size_bytes <= REWRITTEN_BYTES_MAX:
+            changed = verdict.changed
+        elif removed:
+            removed = self._leave(unit, None)
+        if self._doubt_from is None:
+            # Those that a later cleaning may remove, which are none of those behind a doubt.
+            sweep.tombstones += verdict.tombstones
         return changed, removed
 
     def _leave(self, unit: Unit, unreadable: str | None) -> int:
@@ -335,7 +339,6 @@ class LogCleaner:
 class _Sweep:
     """One pass over the log from its start, and what of it is not written yet."""
 
-    keys: Keys
     end: Offset
     tombstones_before: Offset
     """Those before this offset may go."""
@@ -343,15 +346,10 @@ class _Sweep:
     """Tombstones before this offset were counted by earlier cleanings."""
     tombstones: int = 0
     kept_bytes: int = 0
-    changes: list[tuple[Offset, bytearray | None]] = field(default_factory=list[tuple[Offset, bytearray | None]])
+    changes: list[tuple[Offset, bytes | None]] = field(default_factory=list[tuple[Offset, bytes | None]])
     """The key of a batch, and what takes its place."""
     changed_bytes: int = 0
     unbound: list[Offset] = field(default_factory=list[Offset])
-
-    def count_tombstones(self, left: Sequence[KeyedRecord], doubt_from: Offset | None) -> None:
-        """Count those that a later cleaning may remove, which are none of those behind a doubt."""
-        if doubt_from is None and left and left[-1].offset >= self.counted_before:
-            self.tombstones += sum(record.tombstone and record.offset >= self.counted_before for record in left)
 
     def written(self) -> None:
         self.changes, self.changed_bytes, self.unbound = [], 0, []
@@ -365,29 +363,47 @@ class _Found(NamedTuple):
     aborted: bool
     """It is part of a transaction that was aborted."""
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether its records have keys that count."""
+        return not (self.aborted or self.header.control)
 
-class _Stream:
+
+_Said = TypeVar("_Said")
+
+
+class _Stream(Generic[_Said]):
     """The decided batches of a log in order, some read ahead. Where retention takes some away, it goes on behind them.
 
-    CRCs are checked: what compaction writes anew gets a new one, which must not vouch for what a disk has changed.
+    What is read ahead is asked about at once, and given with the answer: a question for each batch would cost more than
+    the answer. CRCs are checked before that: what compaction writes anew gets a new one, which must not vouch for what
+    a disk has changed.
     """
 
-    def __init__(self, data_logs: DataLogs, log: LogId, start: Offset) -> None:
+    def __init__(
+        self,
+        data_logs: DataLogs,
+        log: LogId,
+        start: Offset,
+        end: Offset,
+        ask: Callable[[Sequence[_Found]], list[_Said]],
+    ) -> None:
+        """`ask` has an answer for each of the batches, which lie before `end`."""
         self._data_logs = data_logs
         self._log = log
         self._at = start
-        self._ahead: deque[_Found] = deque()
+        self._end = end
+        self._ask = ask
+        self._ahead: deque[tuple[_Found, _Said]] = deque()
 
-    def through(self, last_offset: Offset) -> Iterator[_Found]:
+    def through(self, last_offset: Offset) -> Iterator[tuple[_Found, _Said]]:
         """Those that end at or before `last_offset` and were not given yet."""
         while True:
             if not self._ahead and not self._read():
                 return
-            if self._ahead[0].header.last_offset > last_offset:
+            if self._ahead[0][0].header.last_offset > last_offset:
                 return
-            found = self._ahead.popleft()
-            check_crc(found.header, found.batch)
-            yield found
+            yield self._ahead.popleft()
 
     def _read(self) -> bool:
         request = ReadRequest(self._log, self._at, READ_BYTES, committed_only=True)
@@ -397,13 +413,26 @@ class _Stream:
             return self._read()
         if isinstance(answer, LogMissing):
             raise UnknownLog(self._log)
-        if not isinstance(answer, ReadResult) or not answer.batches:
+        if not isinstance(answer, ReadResult):
             return False
         aborted = AbortedRanges(answer.aborted)
+        ahead: list[_Found] = []
         for batch in answer.batches:
             header = parse_stored_header(batch)
-            self._ahead.append(_Found(bytes(batch), header, aborted.contain(header)))
-        self._at = Offset(self._ahead[-1].header.last_offset + 1)
+            found = _Found(bytes(batch), header, aborted.contain(header))
+            if found.header.last_offset >= self._end:
+                break
+            try:
+                check_crc(found.header, found.batch)
+            except BadBatch:
+                if ahead:
+                    break  # it is told of when what lies before it has been given
+                raise
+            ahead.append(found)
+        if not ahead:
+            return False
+        self._ahead.extend(zip(ahead, self._ask(ahead), strict=True))
+        self._at = Offset(ahead[-1].header.last_offset + 1)
         return True
 
 

@@ -5,9 +5,9 @@
 
 Only the logs that this node has are looked at: those that it leads, and of a copy that it keeps (`run_on_copy`) those
 with cleanup.policy=compact. What an owner deletes comes to its copies with the journal; what it compacts does not, so
-each copy is compacted by itself. Both work in steps in a worker thread, one at a time for the node, and
-pause between two steps and two batches: for the copier, which needs the same write lock, and for the event loop, which
-needs the same interpreter. Reads wait for neither.
+each copy is compacted by itself. Both work in steps in a worker thread, one at a time for the shard: the copier, which
+needs the same write lock, goes between two of them. Which records stay is judged in a process of its own, which lives
+as long as a round has something to judge: the event loop needs the interpreter. Reads wait for neither.
 
 Failures stay here. A full disk or a full map ends the round with a log line, and the next round tries again; nothing is
 lost, and the node continues to take writes as long as the copy finds room. If the disk itself fails during a step, the
@@ -17,7 +17,6 @@ node refuses all further writes, as after any such failure (invariant 12).
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -34,6 +33,8 @@ from fairlog.live_settings import LiveSettings
 from fairlog.retention.cleaner import LogCleaner, Report
 from fairlog.retention.cleaning import KEY_MEMORY_BYTES, SALT_BYTES, Rules
 from fairlog.retention.deletion import Limits, start_within
+from fairlog.retention.judge_process import JudgeProcess
+from fairlog.retention.judging import Judge
 from fairlog.retention.statistics import RetentionStatistics
 from fairlog.topic_configs import CleanupPolicy
 from fairlog_types import CorruptStorage, LogId, Offset, StorageFailure
@@ -44,10 +45,6 @@ logger = structlog.get_logger("fairlog.retention")
 
 BATCHES_PER_LOOK = 10_000
 """Headers that one look for old records takes in."""
-
-_WORK_S, _REST_S = 0.001, 0.0005
-"""How long a cleaning computes at a stretch, and then lets others: an answer waits a millisecond for it, not the five
-of the interpreter's own switching."""
 
 
 class Retention:
@@ -165,21 +162,30 @@ class Retention:
     # --- by key ---------------------------------------------------------------------------------
 
     async def clean(self) -> None:
-        """Clean each compacted log that is due. Raises StorageFailure; the logs before it are done then."""
-        for topic in self._cluster.topics():
-            for log in topic.logs():
-                await trio.lowlevel.checkpoint()
-                current = self._cluster.topic_by_id(topic.topic_id)  # as with `_limits`
-                if current is None or not self._is_compacted(current):
-                    break
-                if log not in self._given_up and self._partitions.get(log) is not None:
-                    with self._corruption_reported(log):
-                        await self._clean_log(current, log)
+        """Clean each compacted log that is due.
+
+        Raises StorageFailure, or OSError if there is no process to be had; the logs before it are done then.
+        """
+        judge = JudgeProcess()
+        try:
+            for topic in self._cluster.topics():
+                for log in topic.logs():
+                    await trio.lowlevel.checkpoint()
+                    current = self._cluster.topic_by_id(topic.topic_id)  # as with `_limits`
+                    if current is None or not self._is_compacted(current):
+                        break
+                    if log not in self._given_up and self._partitions.get(log) is not None:
+                        with self._corruption_reported(log):
+                            await self._clean_log(current, log, judge)
+        finally:
+            if judge.runs:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(judge.close)
 
     def _is_compacted(self, topic: Topic) -> bool:
         return CleanupPolicy.COMPACT in topic_configs.cleanup_policies(topic, self._settings)
 
-    async def _clean_log(self, topic: Topic, log: LogId) -> None:
+    async def _clean_log(self, topic: Topic, log: LogId, judge: Judge) -> None:
         cleaner = LogCleaner(
             self._data_logs,
             log,
@@ -193,7 +199,7 @@ class Retention:
             keys_max=self._settings.retention.dedupe_buffer_bytes // KEY_MEMORY_BYTES,
             salt=os.urandom(SALT_BYTES),
             now_ms=self._now_ms,
-            breathe=_Pace().breathe,
+            judge=judge,
         )
         started = trio.current_time()
         await self._go_through(cleaner.steps())
@@ -252,16 +258,3 @@ class Retention:
 
 
 _DONE = object()
-
-
-class _Pace:
-    """Lets other threads run, every now and then."""
-
-    def __init__(self) -> None:
-        self._since = time.perf_counter()
-
-    def breathe(self) -> None:
-        """Called in a worker thread wherever it may rest."""
-        if time.perf_counter() - self._since > _WORK_S:
-            time.sleep(_REST_S)
-            self._since = time.perf_counter()

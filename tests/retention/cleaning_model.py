@@ -11,6 +11,7 @@ from datalog.interface import Mark, ReadRequest, ReadResult
 from datalog.keyed import open_batch
 from fairlog.retention.cleaner import LogCleaner
 from fairlog.retention.cleaning import Rules
+from fairlog.retention.judging import KeyJudge
 from fairlog_types import JournalPosition, LogId, Offset
 from tests.datalog.batches import keyed_batch
 
@@ -92,7 +93,7 @@ class ModelLog:
             keys_max=keys_max,
             salt=SALT,
             now_ms=now_ms,
-            breathe=lambda: None,
+            judge=KeyJudge(),
         )
 
     def clean(self, rules: Rules = RULES, *, now_ms: int = 0, keys_max: int = 1_000) -> LogCleaner:

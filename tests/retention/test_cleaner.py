@@ -15,7 +15,7 @@ from datalog.decompress import UnreadableRecords
 from datalog.environment import LmdbDataLogs
 from datalog.interface import Cleaned, Cleaning, Mark, NoRoom, TimestampOffset
 from datalog.keyed import OpenedBatch, open_batch
-from fairlog.retention import cleaner
+from fairlog.retention import cleaner, judging
 from fairlog.retention.cleaning import Rules
 from fairlog_types import JournalPosition, LogId, Offset, StorageFailure
 from tests.retention.cleaning_model import LOG, ModelLog, map_of
@@ -181,7 +181,7 @@ def codec_missing(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
                 raise UnreadableRecords("zstd: the package is not installed")
             return opened
 
-        monkeypatch.setattr(cleaner, "open_batch", open_some)
+        monkeypatch.setattr(judging, "open_batch", open_some)
 
     return switch
 

@@ -19,6 +19,7 @@ from datalog.environment import LmdbDataLogs
 from datalog.interface import ReadRequest, ReadResult
 from fairlog.retention import cleaner
 from fairlog.retention.cleaner import LogCleaner
+from fairlog.retention.judging import KeyJudge
 from fairlog_types import Offset
 from tests.datalog.marked_log import LOG, MarkedLog, Row
 from tests.retention.cleaning_model import RULES, SALT, map_of, values_of
@@ -41,7 +42,7 @@ def cleaner_of(log: MarkedLog, *, now_ms: int = 0, keys_max: int = 1_000, seen: 
         keys_max=keys_max,
         salt=SALT,
         now_ms=lambda: now_ms,
-        breathe=lambda: None,
+        judge=KeyJudge(),
     )
 
 

@@ -23,7 +23,7 @@ from datalog.decompress import UnreadableRecords
 from datalog.environment import LmdbDataLogs
 from datalog.interface import OffsetOutOfRange, ReadRequest, ReadResult
 from datalog.keyed import OpenedBatch, open_batch
-from fairlog.retention import cleaner
+from fairlog.retention import cleaner, judging
 from fairlog.retention.cleaning import Rules
 from fairlog_types import Offset
 from tests.retention.cleaning_model import LOG, ModelLog, map_of, values_of
@@ -56,9 +56,9 @@ class CleaningMachine(RuleBasedStateMachine):
             ("BATCHES_PER_LOOK", 3),
             ("STEP_BATCHES_MAX", 2),
             ("REWRITTEN_BYTES_MAX", 420),
-            ("open_batch", self.open_batch),
         ):
             self.patches.enter_context(mock.patch.object(cleaner, name, value))
+        self.patches.enter_context(mock.patch.object(judging, "open_batch", self.open_batch))
         self.codec_missing = False
         self.model = ModelLog(LmdbDataLogs.open(self.directory, map_bytes=1 << 26, sync=False))
         self.model.create()

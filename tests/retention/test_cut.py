@@ -11,6 +11,7 @@ from datalog.environment import LmdbDataLogs
 from datalog.interface import Mark, ReadRequest, ReadResult
 from fairlog.retention import cleaner
 from fairlog.retention.cleaner import LogCleaner
+from fairlog.retention.judging import KeyJudge
 from fairlog_types import JournalPosition, LogId, Offset
 from tests.datalog.batches import keyed_batch
 from tests.retention.cleaning_model import RULES, SALT, Row, map_of, values_of
@@ -49,7 +50,7 @@ def read_cut(logs: LmdbDataLogs) -> list[list[Row]]:
 def clean(logs: LmdbDataLogs, log: LogId, cuts: list[list[list[Row]]]) -> None:
     """Clean one log, and look at both after each step."""
     steps = LogCleaner(
-        logs, log, RULES, seen=Offset(0), keys_max=100, salt=SALT, now_ms=lambda: 0, breathe=lambda: None
+        logs, log, RULES, seen=Offset(0), keys_max=100, salt=SALT, now_ms=lambda: 0, judge=KeyJudge()
     ).steps()
     cuts.extend(read_cut(logs) for _ in steps)
 

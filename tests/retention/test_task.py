@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import types
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -19,13 +20,14 @@ import trio
 import trio.testing
 
 from datalog.batch import parse_batch_header_untrusted
-from datalog.decompress import UnreadableRecords
 from datalog.environment import LmdbDataLogs
 from datalog.interface import NoRoom, OffsetOutOfRange, ReadRequest, ReadResult
 from fairlog.cluster.interface import ConfigsChange, Topic
 from fairlog.config import RetentionSettings, Settings
 from fairlog.live_settings import LiveSettings
 from fairlog.retention import cleaner, task
+from fairlog.retention.judge_process import JudgeProcess
+from fairlog.retention.judging import KeyJudge
 from fairlog.retention.task import Retention
 from fairlog_types import LogId, Offset, StorageFailure
 from partition import partition as partition_module
@@ -35,6 +37,9 @@ from partition.store import PartitionStore
 from tests.datalog.batches import keyed_batch
 from tests.retention.cleaning_model import Pairs, map_of, values_of
 from tests.shard.runs import MAP_BYTES, A, B, Run, open_run, transaction
+
+_ZSTD = 4
+"""The attribute of a batch that says so."""
 
 EAGER = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
 
@@ -65,6 +70,28 @@ class OneTopic:
         self.topic = replace(self.topic, configs={name.replace("_", "."): value for name, value in configs.items()})
 
 
+class NotingProcess(JudgeProcess):
+    """Notes which processes it has started."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pids: list[int] = []
+
+    @staticmethod
+    def on_keys() -> None:
+        """Between noting and sweeping."""
+
+    def begin(self, salt: bytes, keys_max: int) -> None:
+        super().begin(salt, keys_max)
+        assert self._process is not None
+        if self._process.pid not in self.pids:
+            self.pids.append(self._process.pid)
+
+    def keys(self) -> int:
+        self.on_keys()
+        return super().keys()
+
+
 @asynccontextmanager
 async def retention_over(
     directory: Path,
@@ -80,6 +107,17 @@ async def retention_over(
         await run.start(A, B, mode=mode)
         cluster: Any = OneTopic(configs)
         yield run, Retention(cluster, run.partitions, LiveSettings(settings, cluster), run.clock)
+
+
+class JudgeHere(KeyJudge):
+    """In this process, for tests whose clock jumps while another one works."""
+
+    runs = False
+
+
+@pytest.fixture
+def judge_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task, "JudgeProcess", JudgeHere)
 
 
 @pytest.fixture
@@ -358,6 +396,7 @@ async def test_rounds_are_made_at_their_intervals(tmp_path: Path, patient_clock:
         assert made["clean"] == pytest.approx([number / 10 for number in range(1, 25)])
 
 
+@pytest.mark.usefixtures("judge_here")
 async def test_copy_that_another_node_owns_is_compacted_and_nothing_else(
     tmp_path: Path, patient_clock: trio.testing.MockClock
 ) -> None:
@@ -399,6 +438,7 @@ async def test_interval_that_is_changed_counts_from_the_round_before(
         assert made == pytest.approx([10, 12, 14, 34])
 
 
+@pytest.mark.usefixtures("judge_here")
 async def test_full_disk_postpones_the_round_and_refuses_no_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patient_clock: trio.testing.MockClock
 ) -> None:
@@ -422,6 +462,7 @@ async def test_full_disk_postpones_the_round_and_refuses_no_writes(
         assert [row[0] for row in await stored(run, A)] == [1, 2, 3]
 
 
+@pytest.mark.usefixtures("judge_here")
 async def test_disk_that_fails_under_a_cleaning_stops_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patient_clock: trio.testing.MockClock
 ) -> None:
@@ -532,21 +573,68 @@ async def test_transaction_too_large_for_the_buffer_is_reported_once(
         assert line["offset"] == 0
 
 
-async def test_batches_that_cannot_be_read_are_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_batches_that_cannot_be_read_are_said_once(tmp_path: Path) -> None:
     """Which, and why; not again with every cleaning."""
-
-    def missing(batch: bytes) -> None:
-        raise UnreadableRecords("zstd: the package cramjam is not installed")
-
-    monkeypatch.setattr(cleaner, "open_batch", missing)
     async with retention_over(tmp_path) as (run, retention):
         with structlog.testing.capture_logs() as lines:
             for _ in range(3):
-                await write(run, A, [(b"a", b"1")], [(b"a", b"2")])
+                for value in (b"1", b"2"):
+                    data = keyed_batch(0, [(b"a", value)], attributes=_ZSTD)  # which it is not
+                    await run[A].append(data, parse_batch_header_untrusted(data), None)
+                await run.partitions.drain()
                 await retention.clean()
-        warnings = [line for line in lines if line["log_level"] == "warning"]
-        assert [line["first"] for line in warnings] == ["offset 0: zstd: the package cramjam is not installed"]
-        assert len(await stored(run, A)) == 6
+        (warning,) = [line for line in lines if line["log_level"] == "warning"]
+        assert warning["first"].startswith("offset 0: "), warning
+        assert len(run.data_logs.units(A, Offset(0), batches_max=10)) == 6
+
+
+async def test_round_ends_with_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is there as soon as something is to be judged, and goes with the round: at its end, and if it is cancelled."""
+    made: list[NotingProcess] = []
+    monkeypatch.setattr(task, "JudgeProcess", lambda: made.append(NotingProcess()) or made[-1])
+    async with retention_over(tmp_path) as (run, retention):
+        await retention.clean()
+        assert [judge.pids for judge in made] == [[]]
+        for log in (A, B):
+            await write(run, log, [(b"a", b"1")], [(b"a", b"2")], [(b"end", b"")])
+        await retention.clean()
+        assert [len(judge.pids) for judge in made] == [0, 1], "one process for both logs"
+        await write(run, A, [(b"a", b"3")], [(b"a", b"4")], [(b"end", b"")])
+        with trio.CancelScope() as scope:
+            NotingProcess.on_keys = staticmethod(lambda: trio.from_thread.run_sync(scope.cancel))
+            await retention.clean()
+        assert scope.cancelled_caught
+        assert len(made[2].pids) == 1
+        for pid in (*made[1].pids, *made[2].pids):
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+
+
+async def test_process_that_is_killed_postpones_the_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a want of memory: a line says so, nothing is lost, and the next round has another process."""
+    made: list[NotingProcess] = []
+
+    def made_anew() -> NotingProcess:
+        made.append(NotingProcess())
+        return made[-1]
+
+    def kill_the_first() -> None:
+        if len(made) == 1:
+            os.kill(made[0].pids[0], signal.SIGKILL)
+
+    monkeypatch.setattr(task, "JudgeProcess", made_anew)
+    monkeypatch.setattr(NotingProcess, "on_keys", staticmethod(kill_the_first))
+    async with retention_over(tmp_path, clean_interval_ms=100) as (run, retention):
+        await write(run, A, [(b"a", b"1")], [(b"a", b"2")], [(b"end", b"")])
+        with structlog.testing.capture_logs() as lines:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(retention.run)
+                while not retention.statistics.cleanings:  # noqa: ASYNC110 - it is a plain count
+                    await trio.sleep(0.01)
+                nursery.cancel_scope.cancel()
+        assert [line["event"] for line in lines] == ["retention postponed", "log compacted"]
+        assert "has ended (code -9)" in lines[0]["reason"]
+        assert [row[0] for row in await stored(run, A)] == [1, 2]
 
 
 async def test_topic_deleted_in_the_middle_ends_its_cleaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

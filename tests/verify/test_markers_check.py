@@ -16,6 +16,7 @@ from datalog.environment import LmdbDataLogs
 from datalog.snapshot import mapped_lmdb
 from datalog.stored import StoredLogs
 from fairlog.retention.cleaner import LogCleaner
+from fairlog.retention.judging import KeyJudge
 from fairlog.verify.batches import KeptBatch, read_batch
 from fairlog.verify.findings import Summary, Violation
 from fairlog.verify.markers import ListsCheck, MarkersCheck
@@ -96,7 +97,7 @@ class MarkersMachine(RuleBasedStateMachine):
             keys_max=100,
             salt=SALT,
             now_ms=lambda: 0,
-            breathe=lambda: None,
+            judge=KeyJudge(),
         )
         for _ in cleaner.steps():
             pass
