@@ -112,12 +112,14 @@ class InDoubt(Memory):
     is_away: bool = False
     is_deposed: bool = False
     asked: int = 0
+    before_question: Callable[[], object] = lambda: None
 
     @property
     def broker(self) -> Broker:
         return replace(super().broker, confirm=self._confirm, appends_wait=lambda: self.is_away)
 
     def _confirm(self) -> Callable[[], Awaitable[None]]:
+        self.before_question()
         self.asked += 1
         return self._confirmed
 
@@ -208,6 +210,38 @@ async def test_batch_is_refused_for_good_when_it_is_certain(
     assert codes(await asker(PRODUCE, 9, **fields)) == {APPEND_REFUSALS[refusal]}
 
 
+@pytest.mark.parametrize("is_certain", [True, False])
+async def test_refusals_of_one_request_share_one_question(
+    in_doubt: InDoubt, autojump_clock: trio.testing.MockClock, is_certain: bool
+) -> None:
+    """It is asked after the last one, and what was appended beside them keeps its answer."""
+    fields = example_fields(PRODUCE)
+    (topic,) = fields["topic_data"]
+    topic.partition_data = [_with_index(topic.partition_data[0], index) for index in (0, 1, 0, 1)]
+    refusals = iter([RefusedAppend.OUT_OF_ORDER, None, RefusedAppend.FENCED, RefusedAppend.UNKNOWN_PRODUCER])
+
+    async def next_refusal() -> None:
+        in_doubt.leaders.refusal = next(refusals)
+
+    in_doubt.leaders.before_append = next_refusal
+    appended: list[int] = []
+    in_doubt.before_question = lambda: appended.append(len(in_doubt.leaders.came_in))
+    if is_certain:
+        in_doubt.certain.set()
+    answer = await Asker(in_doubt)(PRODUCE, 9, **fields)
+    assert (in_doubt.asked, appended) == (1, [4])
+    assert trio.current_time() == (0 if is_certain else CERTAIN_S)
+    certain = [
+        APPEND_REFUSALS[RefusedAppend.OUT_OF_ORDER],
+        ErrorCode.NONE,
+        APPEND_REFUSALS[RefusedAppend.FENCED],
+        APPEND_REFUSALS[RefusedAppend.UNKNOWN_PRODUCER],
+    ]
+    in_doubt_codes = [code and ErrorCode.NOT_LEADER_OR_FOLLOWER for code in certain]
+    found = [row.error_code for row in answer.responses[0].partition_responses]
+    assert found == (certain if is_certain else in_doubt_codes)
+
+
 async def test_native_cut_is_taken_when_it_is_certain(
     in_doubt: InDoubt, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -267,6 +301,13 @@ async def test_what_is_read_is_told_without_being_certain(in_doubt: InDoubt) -> 
     answer = await Asker(in_doubt)(FETCH, 11, **_fetch_at(in_doubt, 11, 0))
     assert codes(answer) == {ErrorCode.NONE}
     assert in_doubt.asked == 0
+
+
+def _with_index(produced: Any, index: int) -> Any:
+    """The same batch, for that partition."""
+    other = copy(produced)
+    other.index = index
+    return other
 
 
 def _fetch_at(memory: Memory, version: int, offset: int) -> dict[str, Any]:

@@ -122,6 +122,9 @@ class _Result:
     """Returns once everything that must be on disk before the answer is sent is there. Raises StorageFailure."""
     paced: Callable[[], Awaitable[None]] | None = None
     """Returns once the producer may go on, as far as the copier is concerned."""
+    is_refused: bool = False
+    """Whether the partition has refused the batch. Another owner might not: it may know of more epochs, sequences and
+    transactions."""
 
     def fail(self, error: ErrorCode, message: str | None = None) -> _Result:
         self.error, self.message = error, message
@@ -167,6 +170,8 @@ async def handle(context: Context, request: ProduceRequest) -> Reply:
         topic = refused or await _topic(context, key)
         lines = [await _append(context, request, came_in, topic, *entry, deadline, adds=adds) for entry in partitions]
         results.append((key, lines))
+    if context.broker.confirm is not None:
+        await _doubt(context.broker, results)
     if request.acks == 0:
         _hang_up_on_errors(results)
         return None
@@ -256,8 +261,7 @@ async def _append(
     if outcome is RefusedAppend.NOT_IN_TRANSACTION:
         outcome = _why_not_in_transaction(broker, request.transactional_id, header)
     if isinstance(outcome, RefusedAppend):
-        if not await is_still_owned(broker):  # the next owner may know of more epochs, sequences and transactions
-            return result.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another node may lead the partition by now")
+        result.is_refused = True
         code = APPEND_REFUSALS[outcome]
         if outcome is RefusedAppend.MUST_ABORT:
             code = must_abort_code(PRODUCE, context.client)
@@ -267,6 +271,14 @@ async def _append(
     if stamps and isinstance(outcome, Appended):
         result.append_time_ms = header.max_timestamp
     return _accepted(context, result, topic, led, header, outcome, request.acks)
+
+
+async def _doubt(broker: Broker, results: _Results) -> None:
+    """Make sure that this node leads what it has refused. All refusals of a request share one question."""
+    refused = [result for _, lines in results for result in lines if result.is_refused]
+    if refused and not await is_still_owned(broker):
+        for result in refused:
+            result.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another node may lead the partition by now")
 
 
 async def _open_as_it_comes(
