@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 import trio
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from fairlog.edge.malformed import Malformed
 from fairlog.kafka.api import Client, Deferred, HangUp
 from fairlog.kafka.handlers import ALL
+from fairlog.kafka.router import Router
 
 
 def header(key: int, version: int, correlation_id: int = 5) -> bytes:
@@ -43,6 +45,26 @@ async def test_client_id_is_remembered(ask):
     """For log lines."""
     await ask(18, 0)
     assert ask.client.client_id == "asker"
+
+
+async def test_commits_that_were_answered_are_placed_before_a_handler_begins(ask, memory, example_request, monkeypatch):
+    """Right before: more may have been answered while this broker heard of what the others have changed."""
+    memory.spread(3, 0)
+    (api,) = [api for api in ALL if api.key == 3]
+    order = []
+
+    async def notice():
+        await trio.lowlevel.checkpoint()
+        order.append("notice")
+
+    async def handle(context, request):
+        order.append("handle")
+        return await api.handle(context, request)
+
+    monkeypatch.setattr(memory.cluster, "notice", notice)
+    monkeypatch.setattr(memory.coordinator, "place_due", lambda: order.append("place"))
+    await Router(memory.broker, [replace(api, handle=handle)]).start(example_request(3, 12), ask.client)
+    assert order == ["notice", "place", "handle"]
 
 
 def test_apis_are_served_once_and_in_versions_that_exist():

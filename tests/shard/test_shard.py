@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from functools import partial
+from unittest.mock import AsyncMock, Mock, call
 
 import pytest
 import trio
@@ -15,7 +16,7 @@ from fairlog_types import CorruptStorage, LeaderEpoch, StorageFailure
 from journal.flush import open_flusher
 from journal.journal import Fsync
 from shard.directory import FIRST_SHARD, shard_directory
-from shard.shard import ShardSettings, ShardStorage, open_shard
+from shard.shard import Shard, ShardSettings, ShardStorage, open_shard
 from tests.clients.raw_client import batch
 from tests.shard.runs import MAP_BYTES, A, Disk
 
@@ -106,3 +107,11 @@ async def test_shard_that_lacks_a_group_journal_is_refused(over_storage):
         with pytest.raises(CorruptStorage, match="group/0 is missing"):
             async with opening:
                 pass
+
+
+async def test_drain_places_what_is_decided_and_then_waits_for_all_that_is_placed():
+    """The last commits before a stop were answered, and may not be placed yet."""
+    order = Mock()
+    order.partitions.drain = AsyncMock()
+    await Shard(order.partitions, Mock(), order.coordinator).drain()
+    assert order.mock_calls == [call.coordinator.place_due(), call.partitions.drain()]
