@@ -9,7 +9,7 @@ import pytest
 from datalog import environment
 from datalog.environment import LmdbDataLogs
 from datalog.interface import Loan, LogMissing, ReadRequest, ReadResult
-from datalog.loans import COPIED_BYTES, SMALL_BATCH_BYTES
+from datalog.loans import COPIED_BYTES, SMALL_BATCH_BYTES, touch
 from fairlog_types import Offset, StorageFailure
 from tests.datalog.batches import batch
 from tests.datalog.behaviour import ORDERS, PAYMENTS, OpenLogs, mark
@@ -79,6 +79,46 @@ def test_large_answer_is_lent_and_a_small_one_is_copied(logs: LmdbDataLogs) -> N
     loan = logs.lend(requests, bytes_max=1 << 30)
     assert loan.answers[1] == LogMissing(PAYMENTS)
     loan.end()
+
+
+def test_all_that_is_lent_is_touched_before(logs: LmdbDataLogs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the thread that reads: whoever sends it seldom waits for the disk. What is copied is read in any case."""
+    touched: list[memoryview] = []
+    monkeypatch.setattr(environment, "touch", touched.extend)
+    put(logs, 0, b"x")
+    lend(logs)
+    assert touched == []
+    for offset in (1, 2):
+        put(logs, offset, b"x" * LARGE_BYTES)
+    loan = lend(logs)
+    (answer,) = loan.answers
+    assert isinstance(answer, ReadResult)
+    lent = [id(batch) for batch in answer.batches if isinstance(batch, memoryview)]
+    loan.end()
+    assert len(lent) == 2
+    assert list(map(id, touched)) == lent
+
+
+class NotedBytes:
+    """Stands in for a view, and notes which of its bytes are read."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.read: set[int] = set()
+
+    def __getitem__(self, part: slice) -> bytes:
+        read = range(self._size)[part]
+        self.read.update(read)
+        return bytes(len(read))
+
+
+@pytest.mark.parametrize("size", [1, 4095, 4096, 4097, 3 * 4096, LARGE_BYTES])
+@pytest.mark.parametrize("begins_at", [0, 16, 4095])
+def test_touch_reads_a_byte_of_each_page(size: int, begins_at: int) -> None:
+    """Wherever in its first page the view begins."""
+    view = NotedBytes(size)
+    touch([view])  # type: ignore[list-item]
+    assert {(begins_at + at) // 4096 for at in view.read} == set(range((begins_at + size - 1) // 4096 + 1))
 
 
 def test_what_is_lent_stays_as_it_was_while_all_of_it_is_deleted_and_written_over(logs: LmdbDataLogs) -> None:
