@@ -28,7 +28,9 @@ class OwnCuts:
         """`kept` is called when the ends that were noted last are about to be stored."""
         self.partitions = partitions
         self.coordinator = coordinator
-        self.confirm = None  # the shard's answers are confirmed as a whole (`shard.commands`)
+        # The answers to other shards are confirmed as a whole (`shard.commands`). The taker asks its own shard without
+        # that, and is certain of it at the end of each hold (`shard.cutting`).
+        self.confirm = None
         self.appends_wait = _never
         self._commits = commits
         self._kept = kept
