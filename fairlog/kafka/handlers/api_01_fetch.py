@@ -45,7 +45,6 @@ from typing import NamedTuple
 import trio
 
 from datalog.interface import AbortedTransaction
-from datalog.loans import LOAN_S
 from fairlog.broker import Broker
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.answer_budget import AnswerRoom
@@ -73,6 +72,9 @@ FLEXIBLE_FROM = 12
 _TOPIC_IDS_FROM = 13
 
 _READ_COMMITTED = 1
+
+_WITH_RECORDS_S = 0.1
+"""How long an answer with records waits until it is certain that another position is beyond its log's end."""
 
 
 class FetchPartition(NamedTuple):
@@ -217,7 +219,7 @@ async def _doubt(broker: Broker, lines: Collection[_Line]) -> None:
     beyond = [line for line in lines if line.is_beyond]
     if not beyond:
         return
-    wait_s = LOAN_S if any(line.batches for line in lines) else CERTAIN_S  # records are not kept waiting
+    wait_s = _WITH_RECORDS_S if any(line.batches for line in lines) else CERTAIN_S
     if await OwnerAtQuestion(broker).doubt(trio.current_time() + wait_s) is not None:
         for line in beyond:
             line.if_beyond = ErrorCode.NOT_LEADER_OR_FOLLOWER
