@@ -17,9 +17,11 @@ Memory: a connection holds one frame at a time (its records are in a journal whe
 (a Fetch is deferred, and waits alone), and IN_FLIGHT_MAX answers, or requests, that wait. If a client does not read its
 answers, the writer blocks, then the queue fills, then the connection stops reading. All connections' answers share one
 budget (`answer_budget`) with the waiting requests, except small ones: a client that does not read is disconnected when
-others need the memory, and while there is none, connections with a large answer to come do not read. An idle connection
-holds two tasks and no buffer, and may be idle for ever: clients close theirs themselves (Java's after nine minutes),
-keepalive finds those that are gone, and `connections_max` bounds the rest.
+others need the memory, and while there is none, connections with a large answer to come do not read. A Fetch's large
+batches may be lent by the data logs (`datalog.loans`), and are sent from there; what a client has not taken after
+`LOAN_S` is copied, and the loan ends. An idle connection holds two tasks and no buffer, and may be idle for ever:
+clients close theirs themselves (Java's after nine minutes), keepalive finds those that are gone, and `connections_max`
+bounds the rest.
 
 `fairlog/edge/frames.py` cuts frames, limits their memory, and disconnects slow clients. A connection that opens with
 another protocol's bytes is left as it is, and handed back.
