@@ -69,6 +69,11 @@ class Visibility:
         """The first offset that a reader cannot read yet, neither in the data log nor ahead of it."""
         return self._newest.end or (self.last_stable if committed_only else self.high_watermark)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether nothing becomes visible any more."""
+        return self._failure is not None
+
     # --- ahead of the data log ----------------------------------------------------------------
 
     @property

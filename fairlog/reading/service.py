@@ -12,8 +12,8 @@
   is held meanwhile. A reader of committed records is not woken by what it may not read yet.
 - A position up to the end of what is placed in the journal is in range, and there is nothing there yet if it is after
   what can be read: after an answer the copy may be a millisecond away. Whoever would get nothing waits for it, for
-  `COPY_S` even if it may not wait so long. The ends that are answered are those of all that is placed, too
-  (invariant 13). Whoever has something to read does not wait for the copy of the rest.
+  `COPY_S` even if it may not wait so long, until one of its logs has something. Whoever has something to read does not
+  wait for the copy of the rest. The ends that are answered are those of all that is placed, too (invariant 13).
 - Other tasks have their turns after each `STEP` logs: a client may ask for ten thousand.
 
 Not here: what a request or an answer looks like, which logs are followed (`fairlog.reading.watchlist`), how much is
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 import trio
@@ -34,7 +34,7 @@ from datalog.loans import copied
 from fairlog.broker import Broker, Partitions, ReadDataLogs
 from fairlog.reading.plan import LogRead, Problem, ReadPlan
 from fairlog.reading.watchlist import WatchedLog, Watchlist
-from fairlog_types import Offset, StorageFailure
+from fairlog_types import Offset
 from partition.visibility import Visibility
 
 WAIT_MS_MAX = 5 * 60 * 1000
@@ -137,16 +137,18 @@ async def read(
         plan.note(looked_at)
         if not logs.is_current(turn):
             return None
-        if waited_out or plan.is_enough(logs.size):
+        if plan.is_enough(logs.size) or (waited_out and plan.bytes_read):
             break
-        if room.borrows:
-            await trio.to_thread.run_sync(_keep_copies, reads.values())
-            room.repay()
-            if not logs.is_current(turn):
-                return None
-        waited_out = not logs.pending and await _wait(logs, room, long_poll)
-        if waited_out and not plan.bytes_read:
-            await _await_copies(partitions, reads.values(), copied_by_s)
+        if waited_out:
+            if not await _await_copy(partitions, logs, reads.values(), copied_by_s):
+                break
+        else:
+            if room.borrows:
+                await trio.to_thread.run_sync(_keep_copies, reads.values())
+                room.repay()
+                if not logs.is_current(turn):
+                    return None
+            waited_out = not logs.pending and await _wait(logs, room, long_poll)
         if not logs.is_current(turn):
             return None
     await _extend_to_placed(partitions, reads.values())
@@ -236,15 +238,32 @@ async def _wait(
     return waiting.cancelled_caught
 
 
-async def _await_copies(partitions: Partitions, parts: Iterable[LogRead], until_s: float) -> None:
-    """A reader whose time is over waits for the copy of what was answered already, until then."""
-    with trio.move_on_at(until_s), suppress(StorageFailure):
-        for at, part in enumerate(parts, 1):
-            partition = None if part.log is None or part.full else partitions.get(part.log)
-            if partition is not None and part.position < partition.placed_end.next_offset:
-                await partition.visibility.reach(Offset(part.position + 1))
-            if at % STEP == 0:
-                await trio.lowlevel.checkpoint()
+async def _await_copy(partitions: Partitions, logs: Watchlist[W], parts: Iterable[LogRead], until_s: float) -> bool:
+    """A reader whose time is over, and who has nothing, waits for the copy of what was answered already, until then.
+
+    One log's is enough. Whether to look again; False: the time is over, or nothing is on its way.
+    """
+    if trio.current_time() >= until_s or not await _is_on_its_way(partitions, parts):
+        return False
+    if not logs.pending:
+        moved = trio.Event()
+        logs.waiter = moved.set
+        with trio.move_on_at(until_s):
+            await moved.wait()
+    return True
+
+
+async def _is_on_its_way(partitions: Partitions, parts: Iterable[LogRead]) -> bool:
+    """Whether one of these will have records to read when its log is copied."""
+    for at, part in enumerate(parts, 1):
+        partition = None if part.log is None or part.full else partitions.get(part.log)
+        if partition is not None and not partition.visibility.has_failed:
+            placed = partition.placed_end
+            if part.position < (placed.last_stable_offset if part.committed_only else placed.next_offset):
+                return True
+        if at % STEP == 0:
+            await trio.lowlevel.checkpoint()
+    return False
 
 
 async def _extend_to_placed(partitions: Partitions, parts: Iterable[LogRead]) -> None:

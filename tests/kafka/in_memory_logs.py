@@ -325,6 +325,10 @@ class MemoryVisibility:
     def log_start(self) -> Offset:
         return self._leaders.log_start(self._log)
 
+    @property
+    def has_failed(self) -> bool:
+        return self._leaders.failure is not None
+
     def is_ahead(self, offset: int) -> bool:
         return self.high_watermark <= offset < self._leaders.ahead_ends.get(self._log, 0)
 

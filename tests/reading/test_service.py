@@ -13,7 +13,7 @@ from datalog.interface import Loan
 from fairlog.reading import service
 from fairlog.reading.plan import LogRead, Problem, ReadPlan
 from fairlog.reading.watchlist import WatchedLog, Watchlist
-from fairlog_types import LogId, Offset
+from fairlog_types import LogId, Offset, StorageFailure
 from tests.kafka.example_requests import build_batch
 from tests.kafka.in_memory import Memory
 
@@ -245,6 +245,81 @@ async def test_reader_that_does_not_wait_waits_a_moment_for_what_was_answered(
     parts = await Reader(memory, {0: 0, 1: 0}).read(wait_ms=0)
     assert trio.current_time() - before == pytest.approx(waited_s)
     assert (len(parts[0].batches), len(parts[1].batches)) == (found, 0)
+
+
+@pytest.mark.parametrize("committed_only", [False, True])
+async def test_reader_that_does_not_wait_goes_on_with_the_first_log_that_has_something(
+    memory: Memory, fill: Callable[..., None], nursery: trio.Nursery, clock: trio.abc.Clock, committed_only: bool
+) -> None:
+    """Whatever comes first in its list, and though the log has moved before without coming so far."""
+    logs = [memory.log("t", index) for index in range(3)]
+    for index in range(3):
+        fill(index, 2)
+    memory.leaders.held = True
+    memory.leaders.visible_before_hold |= dict.fromkeys(logs, Offset(0))
+
+    @nursery.start_soon
+    async def copy() -> None:
+        for offset in (2, 4):
+            await trio.sleep(0.02)
+            memory.leaders.copy_through(logs[1], Offset(offset))
+
+    before = trio.current_time()
+    parts = await Reader(memory, {0: 0, 1: 2, 2: 0}, committed_only=committed_only).read(wait_ms=0)
+    assert trio.current_time() - before == pytest.approx(0.04)
+    assert [len(parts[index].batches) for index in range(3)] == [0, 1, 0]
+
+
+async def test_reader_that_does_not_wait_takes_what_is_ahead_of_the_data_log(
+    memory: Memory, nursery: trio.Nursery, clock: trio.abc.Clock
+) -> None:
+    """Of a log that was answered, and whose copy takes long."""
+    log = memory.log("t", 0)
+    memory.leaders.logs[log].append(build_batch(records=2, size=BATCH_BYTES))
+    memory.leaders.copy_through(log, Offset(0))
+
+    @nursery.start_soon
+    async def flush() -> None:
+        await trio.sleep(0.02)
+        memory.leaders.read_ahead(log)
+
+    before = trio.current_time()
+    part = (await Reader(memory, {0: 0}).read(wait_ms=0))[0]
+    assert trio.current_time() - before == pytest.approx(0.02)
+    assert len(part.batches) == 1
+
+
+async def test_reader_that_does_not_wait_is_not_kept_by_what_nothing_will_come_of(
+    memory: Memory, fill: Callable[..., None], clock: trio.abc.Clock
+) -> None:
+    """What is in an open transaction is no answer to a reader of committed records; a failed copier copies nothing."""
+    log = memory.log("t", 0)
+    fill(0)
+    memory.leaders.copy_through(log, Offset(0))
+    memory.leaders.undecided[log] = Offset(0)
+    before = trio.current_time()
+    assert not (await Reader(memory, {0: 0}, committed_only=True).read(wait_ms=0))[0].batches
+    memory.leaders.failure = StorageFailure("the disk is full")
+    assert not (await Reader(memory, {0: 0}).read(wait_ms=0))[0].batches
+    assert trio.current_time() == before
+
+
+async def test_turn_that_ends_while_its_copy_is_awaited_gets_nothing(
+    memory: Memory, fill: Callable[..., None], nursery: trio.Nursery, clock: trio.abc.Clock
+) -> None:
+    """At once, as in a long poll."""
+    fill(0)
+    memory.leaders.copy_through(memory.log("t", 0), Offset(0))
+    reader = Reader(memory, {0: 0})
+
+    @nursery.start_soon
+    async def end_later() -> None:
+        await trio.sleep(0.02)
+        reader.watchlist.end_turn()
+
+    before = trio.current_time()
+    assert await reader.read(wait_ms=0) is None
+    assert trio.current_time() - before == pytest.approx(0.02)
 
 
 async def test_full_log_that_moves_is_not_counted_twice(
