@@ -10,9 +10,9 @@ undecided. What waits for the copy is not shielded.
                                                         then, in `run`:   place ─▶ visible ─▶ COMMITTED
 
 A commit is answered as soon as it is decided, and placed right after that: in the next turn of the loop, or before the
-next request begins (`place_due`). So no producer waits for it, and nobody sees that it was not there yet. Where others
-wait for what is placed, readers at the end of a log or another shard, it is placed before the answer: another shard's
-requests ask nothing of this one.
+next request begins (`place_due`). So no producer waits for it, and nobody sees that it was not there yet. It is placed
+before the answer if a reader waits at the end of one of its logs, who then has it sooner. So it is, too, if another
+shard has one of them: that shard's requests ask nothing of this one.
 
 Failures. If a group journal fails, its groups are refused until a restart, and the node is told (`on_failure`); a
 commit whose PREPARE_COMMIT was written is answered "effect unknown". If a participant fails while it prepares, the

@@ -183,8 +183,8 @@ class RoutedParticipants:
 
     def are_awaited(self, logs: Iterable[LogId]) -> bool:
         """See `Participants.are_awaited`."""
-        own = self._by_shard(logs)
-        return len(own) > (OWN in own) or self._own.are_awaited(own.get(OWN, ()))
+        by_shard = self._by_shard(logs)
+        return any(shard is not OWN for shard in by_shard) or self._own.are_awaited(by_shard.get(OWN, ()))
 
     def apply(self, messages: Sequence[ApplyCommit]) -> Application:
         """See `Participants.apply`."""

@@ -140,7 +140,7 @@ async def read(
         if plan.is_enough(logs.size) or (waited_out and plan.bytes_read):
             break
         if waited_out:
-            if not await _await_copy(partitions, logs, reads.values(), copied_by_s):
+            if not await _await_copy(partitions, logs, turn, reads.values(), copied_by_s):
                 break
         else:
             if room.borrows:
@@ -238,14 +238,16 @@ async def _wait(
     return waiting.cancelled_caught
 
 
-async def _await_copy(partitions: Partitions, logs: Watchlist[W], parts: Iterable[LogRead], until_s: float) -> bool:
+async def _await_copy(
+    partitions: Partitions, logs: Watchlist[W], turn: int, parts: Iterable[LogRead], until_s: float
+) -> bool:
     """A reader whose time is over, and who has nothing, waits for the copy of what was answered already, until then.
 
     One log's is enough. Whether to look again; False: the time is over, or nothing is on its way.
     """
     if trio.current_time() >= until_s or not await _is_on_its_way(partitions, parts):
         return False
-    if not logs.pending:
+    if logs.is_current(turn) and not logs.pending:
         moved = trio.Event()
         logs.waiter = moved.set
         with trio.move_on_at(until_s):

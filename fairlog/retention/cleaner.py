@@ -62,6 +62,9 @@ READ_BYTES = 1 << 20
 BATCHES_PER_LOOK = 256
 """How many headers one look at a log's units takes in."""
 
+QUESTION_RECORDS_MAX = 100_000
+"""Asked about at once. Compressed, a megabyte may have far more."""
+
 STEP_BYTES_MAX = 2 << 20
 STEP_BATCHES_MAX = 256
 """Of one write block: it takes 2 to 4 ms, of which the most is the wait for the disk."""
@@ -131,9 +134,8 @@ class LogCleaner:
     def steps(self) -> Iterator[None]:
         """Clean the log, if it is due: a step for each `next`, which blocks for some milliseconds.
 
-        Any step raises StorageFailure (NoRoom if the disk is full: then nothing was tried), CorruptStorage, or OSError
-        if the judge does not answer; what the steps before it have done stands. A log that is dropped meanwhile ends
-        the steps.
+        Any step raises StorageFailure (NoRoom if the disk is full: then nothing was tried), CorruptStorage, or
+        JudgeFailed; what the steps before it have done stands. A log that is dropped meanwhile ends the steps.
         """
         try:
             yield from self._clean()
@@ -207,6 +209,8 @@ class LogCleaner:
                 self.report.read_bytes += len(found.batch)
                 if not is_noted:
                     return noted
+                if batches.has_read():
+                    yield
             noted = Offset(unit.last_offset + 1)
         return end
 
@@ -228,6 +232,8 @@ class LogCleaner:
             for found, verdict in batches.through(unit.last_offset):
                 self.report.read_bytes += len(found.batch)
                 left += self._change(sweep, unit, found, verdict)
+                if batches.has_read():
+                    yield
             if unit.batches > 1 >= left:
                 sweep.unbound.append(unit.last_offset)
             if len(sweep.changes) >= STEP_BATCHES_MAX or sweep.changed_bytes >= STEP_BYTES_MAX:
@@ -375,9 +381,9 @@ _Said = TypeVar("_Said")
 class _Stream(Generic[_Said]):
     """The decided batches of a log in order, some read ahead. Where retention takes some away, it goes on behind them.
 
-    What is read ahead is asked about at once, and given with the answer: a question for each batch would cost more than
-    the answer. CRCs are checked before that: what compaction writes anew gets a new one, which must not vouch for what
-    a disk has changed.
+    What is read ahead is asked about in few questions, and given with the answers: a question for each batch would cost
+    more than its answer. CRCs are checked before that: what compaction writes anew gets a new one, which must not vouch
+    for what a disk has changed.
     """
 
     def __init__(
@@ -388,22 +394,29 @@ class _Stream(Generic[_Said]):
         end: Offset,
         ask: Callable[[Sequence[_Found]], list[_Said]],
     ) -> None:
-        """`ask` has an answer for each of the batches, which lie before `end`."""
+        """`ask` has an answer for each of the batches that it is given, which lie before `end`."""
         self._data_logs = data_logs
         self._log = log
         self._at = start
         self._end = end
         self._ask = ask
         self._ahead: deque[tuple[_Found, _Said]] = deque()
+        self._has_read = False
+
+    def has_read(self) -> bool:
+        """Whether it has read since this was asked last: a step may end then."""
+        has_read, self._has_read = self._has_read, False
+        return has_read
 
     def through(self, last_offset: Offset) -> Iterator[tuple[_Found, _Said]]:
         """Those that end at or before `last_offset` and were not given yet."""
-        while True:
-            if not self._ahead and not self._read():
-                return
-            if self._ahead[0][0].header.last_offset > last_offset:
+        while self._ahead or self._read():
+            ends_at = self._ahead[0][0].header.last_offset
+            if ends_at > last_offset:
                 return
             yield self._ahead.popleft()
+            if ends_at == last_offset:
+                return
 
     def _read(self) -> bool:
         request = ReadRequest(self._log, self._at, READ_BYTES, committed_only=True)
@@ -431,9 +444,22 @@ class _Stream(Generic[_Said]):
             ahead.append(found)
         if not ahead:
             return False
-        self._ahead.extend(zip(ahead, self._ask(ahead), strict=True))
+        for some in _in_questions(ahead):
+            self._ahead.extend(zip(some, self._ask(some), strict=True))
         self._at = Offset(ahead[-1].header.last_offset + 1)
+        self._has_read = True
         return True
+
+
+def _in_questions(batches: Sequence[_Found]) -> Iterator[Sequence[_Found]]:
+    """The batches in parts that are judged in short time: of at most so many records, or of one batch."""
+    start = records = 0
+    for at, found in enumerate(batches):
+        if at > start and records + found.header.record_count > QUESTION_RECORDS_MAX:
+            yield batches[start:at]
+            start, records = at, 0
+        records += found.header.record_count
+    yield batches[start:]
 
 
 def _or_end(offset: Offset | None, end: Offset) -> Offset:

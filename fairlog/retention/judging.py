@@ -31,8 +31,12 @@ class Verdict(NamedTuple):
     """Why its records cannot be read; then all of them stay."""
 
 
+class JudgeFailed(Exception):
+    """The judge cannot be had, has ended, or does not answer. Nothing has happened, and another one may be asked."""
+
+
 class Judge(Protocol):
-    """Answers about batches of committed records, as they are stored. What does not run here may raise OSError."""
+    """Answers about batches of committed records, as they are stored. Each method may raise JudgeFailed."""
 
     def begin(self, salt: bytes, keys_max: int) -> None:
         """Forget all keys. `salt` has `cleaning.SALT_BYTES`; `keys_max` is how many there is memory for."""

@@ -6,12 +6,14 @@
 Only the logs that this node has are looked at: those that it leads, and of a copy that it keeps (`run_on_copy`) those
 with cleanup.policy=compact. What an owner deletes comes to its copies with the journal; what it compacts does not, so
 each copy is compacted by itself. Both work in steps in a worker thread, one at a time for the shard: the copier, which
-needs the same write lock, goes between two of them. Which records stay is judged in a process of its own, which lives
-as long as a round has something to judge: the event loop needs the interpreter. Reads wait for neither.
+needs the same write lock, goes between two of them. Which records stay is judged in a process of its own: the event
+loop needs the interpreter. A round starts it at the first log that is due, and ends with it. Reads wait for neither.
 
 Failures stay here. A full disk or a full map ends the round with a log line, and the next round tries again; nothing is
-lost, and the node continues to take writes as long as the copy finds room. If the disk itself fails during a step, the
-node refuses all further writes, as after any such failure (invariant 12).
+lost, and the node continues to take writes as long as the copy finds room. If the judging process fails, the round goes
+on with the next log and another process; a log with which it has failed `JUDGE_FAILURES_MAX` times is compacted no
+more. If the disk itself fails during a step, the node refuses all further writes, as after any such failure (invariant
+12).
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from fairlog.retention.cleaner import LogCleaner, Report
 from fairlog.retention.cleaning import KEY_MEMORY_BYTES, SALT_BYTES, Rules
 from fairlog.retention.deletion import Limits, start_within
 from fairlog.retention.judge_process import JudgeProcess
-from fairlog.retention.judging import Judge
+from fairlog.retention.judging import JudgeFailed
 from fairlog.retention.statistics import RetentionStatistics
 from fairlog.topic_configs import CleanupPolicy
 from fairlog_types import CorruptStorage, LogId, Offset, StorageFailure
@@ -45,6 +47,9 @@ logger = structlog.get_logger("fairlog.retention")
 
 BATCHES_PER_LOOK = 10_000
 """Headers that one look for old records takes in."""
+
+JUDGE_FAILURES_MAX = 3
+"""In a row, with one log: want of memory may pass, and a fault of the program does not."""
 
 
 class Retention:
@@ -64,6 +69,8 @@ class Retention:
         """How far the last cleaning of each log has looked."""
         self._given_up: set[LogId] = set()
         """Logs that are left alone in this run of the node: damaged ones, and those with too large a transaction."""
+        self._judge_failures: dict[LogId, int] = {}
+        """How often the judging process has failed with a log, since it last did not."""
         self._said: set[LogId] = set()
         """Logs of which it was said that batches in them cannot be read."""
 
@@ -162,10 +169,7 @@ class Retention:
     # --- by key ---------------------------------------------------------------------------------
 
     async def clean(self) -> None:
-        """Clean each compacted log that is due.
-
-        Raises StorageFailure, or OSError if there is no process to be had; the logs before it are done then.
-        """
+        """Clean each compacted log that is due. Raises StorageFailure; the logs before it are done then."""
         judge = JudgeProcess()
         try:
             for topic in self._cluster.topics():
@@ -174,18 +178,17 @@ class Retention:
                     current = self._cluster.topic_by_id(topic.topic_id)  # as with `_limits`
                     if current is None or not self._is_compacted(current):
                         break
-                    if log not in self._given_up and self._partitions.get(log) is not None:
+                    given_up = log in self._given_up or self._judge_failures.get(log, 0) >= JUDGE_FAILURES_MAX
+                    if not given_up and self._partitions.get(log) is not None:
                         with self._corruption_reported(log):
                             await self._clean_log(current, log, judge)
         finally:
-            if judge.runs:
-                with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(judge.close)
+            await _close(judge)
 
     def _is_compacted(self, topic: Topic) -> bool:
         return CleanupPolicy.COMPACT in topic_configs.cleanup_policies(topic, self._settings)
 
-    async def _clean_log(self, topic: Topic, log: LogId, judge: Judge) -> None:
+    async def _clean_log(self, topic: Topic, log: LogId, judge: JudgeProcess) -> None:
         cleaner = LogCleaner(
             self._data_logs,
             log,
@@ -202,15 +205,42 @@ class Retention:
             judge=judge,
         )
         started = trio.current_time()
-        await self._go_through(cleaner.steps())
+        try:
+            await self._go_through(cleaner.steps(), judge.cut)
+        except JudgeFailed as failure:
+            await _close(judge)
+            self._judge_has_failed(topic.name, log, failure)
+            return
+        self._judge_failures.pop(log, None)
         if cleaner.report.reason is not None:
             self._seen[log] = cleaner.report.end
             self._account(topic.name, log, cleaner.report, seconds=trio.current_time() - started)
 
-    async def _go_through(self, steps: Iterator[None]) -> None:
+    async def _go_through(self, steps: Iterator[None], hasten: Callable[[], None] = lambda: None) -> None:
+        """Do them, one after the other. Cancelled: calls `hasten`, and raises when the step under way has ended."""
         step = partial(next, steps, _DONE)
-        while await trio.to_thread.run_sync(step, limiter=self._limiter) is not _DONE:
-            pass
+        try:
+            while await trio.to_thread.run_sync(step, limiter=self._limiter, abandon_on_cancel=True) is not _DONE:
+                pass
+        except trio.Cancelled:
+            hasten()
+            with trio.CancelScope(shield=True):
+                async with self._limiter:  # the thread has it until it ends
+                    raise
+
+    def _judge_has_failed(self, topic: str, log: LogId, failure: JudgeFailed) -> None:
+        """The log is left as it is, and tried again in the next rounds."""
+        failures = self._judge_failures[log] = self._judge_failures.get(log, 0) + 1
+        self.statistics.postponed_rounds += 1
+        logger.warning("compaction postponed", topic=topic, partition=log.partition, reason=str(failure))
+        if failures == JUDGE_FAILURES_MAX:
+            logger.error(
+                "log not compacted: the process that compacts has failed with it again and again; restart the node to "
+                "have it tried again",
+                topic=topic,
+                partition=log.partition,
+                failures=failures,
+            )
 
     def _account(self, topic: str, log: LogId, report: Report, *, seconds: float) -> None:
         statistics = self.statistics
@@ -255,6 +285,12 @@ class Retention:
         except CorruptStorage as error:
             self._given_up.add(log)
             logger.warning("log left as it is", log=str(log), reason=str(error))
+
+
+async def _close(judge: JudgeProcess) -> None:
+    if judge.runs:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(judge.close)
 
 
 _DONE = object()

@@ -1,4 +1,4 @@
-"""The judge in its process: it answers as the judge itself, and whatever goes wrong with it is an OSError."""
+"""The judge in its process: it answers as the judge itself, and whatever goes wrong with it is JudgeFailed."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairlog.retention import judge_process
 from fairlog.retention.judge_process import JudgeProcess
-from fairlog.retention.judging import Judge, KeyJudge, Verdict
+from fairlog.retention.judging import Judge, JudgeFailed, KeyJudge, Verdict
 from fairlog_types import Offset
 from tests.datalog.batches import keyed_batch
 
@@ -87,22 +89,66 @@ def test_process_that_is_killed_is_told(process: JudgeProcess) -> None:
     assert process._process is not None
     os.kill(process._process.pid, signal.SIGKILL)
     process._process.wait()
-    with pytest.raises(OSError, match=r"has ended \(code -9\)"):
+    with pytest.raises(JudgeFailed, match=r"has ended \(code -9\)"):
         process.keys()
     process.close()
     process.begin(SALT, 10)
     assert process.keys() == 0
 
 
-def test_process_that_does_not_answer_is_told(process: JudgeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not waited for for ever: the node could not stop."""
+def test_process_that_does_not_answer_is_told(process: JudgeProcess) -> None:
+    """It is not waited for for ever."""
     process.begin(SALT, 10)
     assert process._process is not None
     assert process._socket is not None
     os.kill(process._process.pid, signal.SIGSTOP)
     process._socket.settimeout(0.1)
-    with pytest.raises(OSError, match="has not answered"):
+    with pytest.raises(JudgeFailed, match="has not answered"):
         process.keys()
+
+
+def test_who_waits_for_an_answer_is_let_go(process: JudgeProcess) -> None:
+    """A node that stops does not wait for it, nor for one that has just been started."""
+    process.begin(SALT, 10)
+    assert process._process is not None
+    os.kill(process._process.pid, signal.SIGSTOP)
+    timer = threading.Timer(0.1, process.cut)
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(JudgeFailed, match="not waited for"):
+        process.keys()
+    process.close()
+    with pytest.raises(JudgeFailed, match="not waited for"):
+        process.begin(SALT, 10)
+    assert time.monotonic() - began < PATIENCE_S
+    timer.join()
+
+
+def test_fault_of_the_judge_is_told_and_it_goes_on(process: JudgeProcess) -> None:
+    """With its traceback: a batch that is none was never to be asked about."""
+    process.begin(SALT, 10)
+    with pytest.raises(JudgeFailed, match=r"(?s)met a fault: Traceback.*BadBatch"):
+        process.note([b"no batch"])
+    assert process.keys() == 0
+
+
+def test_process_gets_nothing_of_the_node(
+    process: JudgeProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """None of its settings, no module of the directory that it works in, and no file but the socket."""
+    monkeypatch.setenv("FAIRLOG_SECRET", "of the node")
+    (tmp_path / "cbor2.py").write_text("raise SystemExit('another module was loaded')")
+    monkeypatch.chdir(tmp_path)
+    with (tmp_path / "file").open("w") as file:
+        os.set_inheritable(file.fileno(), False)  # as all that Python opens
+        process.begin(SALT, 10)
+        assert process._process is not None
+        of_process = Path(f"/proc/{process._process.pid}")
+        assert b"FAIRLOG_SECRET" not in (of_process / "environ").read_bytes()
+        opened = [os.readlink(each) for each in (of_process / "fd").iterdir()]
+    assert sum(name.startswith("socket:") for name in opened) == 1
+    assert str(tmp_path / "file") not in opened
+    assert (of_process / "oom_score_adj").read_text().strip() == "500"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +165,7 @@ def test_process_that_is_another_one_is_told(program: str, said: str) -> None:
     """As of an installation that was exchanged under the node."""
     process = JudgeProcess([sys.executable, "-c", program])
     try:
-        with pytest.raises(OSError, match=said):
+        with pytest.raises(JudgeFailed, match=said):
             process.begin(SALT, 10)
     finally:
         process.close()
@@ -129,7 +175,7 @@ def test_process_that_cannot_be_started_is_told() -> None:
     """As for want of memory."""
     process = JudgeProcess(["/there/is/no/such/program"])
     try:
-        with pytest.raises(OSError, match="no/such/program"):
+        with pytest.raises(JudgeFailed, match="no/such/program"):
             process.begin(SALT, 10)
         assert process.runs, "its socket is to be closed"
     finally:
@@ -149,22 +195,27 @@ time.sleep(1000)
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_process_ends_with_its_node(number: signal.Signals) -> None:
-    """However that ends. A terminal's interrupt goes to both, and it says nothing about it."""
+    """However that ends. A terminal's interrupt is for the node alone."""
     node: Any = subprocess.Popen(
-        [sys.executable, "-c", _NODE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0
+        [sys.executable, "-c", _NODE], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0
     )
     with node:
         pid = int(node.stdout.readline())
-        if number is signal.SIGINT:
-            os.killpg(node.pid, number)
-        else:
-            node.kill()
-        said = node.stderr.read()
-        assert b'judge_process.py", line' not in said.rpartition(b"KeyboardInterrupt")[0].replace(_NODE.encode(), b"")
+        assert os.getpgid(pid) != os.getpgid(node.pid)
+        os.killpg(node.pid, number)
+        node.wait(PATIENCE_S)
     deadline = time.monotonic() + PATIENCE_S
     while _runs(pid):
         assert time.monotonic() < deadline, "it goes on without its node"
         time.sleep(0.02)
+
+
+def test_process_outlives_a_managers_request_to_end(process: JudgeProcess) -> None:
+    """Which comes to all processes of a service: the node stops in its own time, and may still ask."""
+    process.begin(SALT, 10)
+    assert process._process is not None
+    os.kill(process._process.pid, signal.SIGTERM)
+    assert process.keys() == 0
 
 
 def _runs(pid: int) -> bool:

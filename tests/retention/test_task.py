@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 import types
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,9 +26,9 @@ from fairlog.cluster.interface import ConfigsChange, Topic
 from fairlog.config import RetentionSettings, Settings
 from fairlog.live_settings import LiveSettings
 from fairlog.retention import cleaner, task
-from fairlog.retention.judge_process import JudgeProcess
-from fairlog.retention.judging import KeyJudge
-from fairlog.retention.task import Retention
+from fairlog.retention.judge_process import ANSWER_S, JudgeProcess
+from fairlog.retention.judging import JudgeFailed, KeyJudge
+from fairlog.retention.task import JUDGE_FAILURES_MAX, Retention
 from fairlog_types import LogId, Offset, StorageFailure
 from partition import partition as partition_module
 from partition.modes import JOURNAL, MARKERS, TransactionMode
@@ -113,6 +113,9 @@ class JudgeHere(KeyJudge):
     """In this process, for tests whose clock jumps while another one works."""
 
     runs = False
+
+    def cut(self) -> None:
+        """Nobody waits for it."""
 
 
 @pytest.fixture
@@ -250,8 +253,8 @@ async def test_cleaning_round_goes_by_what_holds_now(tmp_path: Path, monkeypatch
             await write(run, log, *[[(b"k", b"v")]] * 6)
         go_through = retention._go_through
 
-        async def configured_after(steps: Iterator[None]) -> None:
-            await go_through(steps)
+        async def configured_after(*arguments: Any) -> None:
+            await go_through(*arguments)
             retention._cluster.configure(cleanup_policy="delete")  # type: ignore[attr-defined]
 
         monkeypatch.setattr(retention, "_go_through", configured_after)
@@ -601,7 +604,7 @@ async def test_round_ends_with_its_process(tmp_path: Path, monkeypatch: pytest.M
         assert [len(judge.pids) for judge in made] == [0, 1], "one process for both logs"
         await write(run, A, [(b"a", b"3")], [(b"a", b"4")], [(b"end", b"")])
         with trio.CancelScope() as scope:
-            NotingProcess.on_keys = staticmethod(lambda: trio.from_thread.run_sync(scope.cancel))
+            monkeypatch.setattr(NotingProcess, "on_keys", staticmethod(lambda: trio.from_thread.run_sync(scope.cancel)))
             await retention.clean()
         assert scope.cancelled_caught
         assert len(made[2].pids) == 1
@@ -610,31 +613,91 @@ async def test_round_ends_with_its_process(tmp_path: Path, monkeypatch: pytest.M
                 os.kill(pid, 0)
 
 
-async def test_process_that_is_killed_postpones_the_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by a want of memory: a line says so, nothing is lost, and the next round has another process."""
+async def test_process_that_is_killed_postpones_its_log_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a want of memory: a line says so, nothing is lost, and another process goes on, with the log as well."""
     made: list[NotingProcess] = []
+    deaths = 0
 
     def made_anew() -> NotingProcess:
         made.append(NotingProcess())
         return made[-1]
 
     def kill_the_first() -> None:
-        if len(made) == 1:
-            os.kill(made[0].pids[0], signal.SIGKILL)
+        if deaths < 1:
+            die()
+
+    def die() -> None:
+        nonlocal deaths
+        deaths += 1
+        os.kill(made[-1].pids[-1], signal.SIGKILL)
 
     monkeypatch.setattr(task, "JudgeProcess", made_anew)
     monkeypatch.setattr(NotingProcess, "on_keys", staticmethod(kill_the_first))
-    async with retention_over(tmp_path, clean_interval_ms=100) as (run, retention):
+    async with retention_over(tmp_path) as (run, retention):
+        for log in (A, B):
+            await write(run, log, [(b"a", b"1")], [(b"a", b"2")], [(b"end", b"")])
+        with structlog.testing.capture_logs() as lines:
+            await retention.clean()
+        assert [(line["event"], line["partition"]) for line in lines] == [
+            ("compaction postponed", A.partition),
+            ("log compacted", B.partition),
+        ]
+        assert "has ended (code -9)" in lines[0]["reason"]
+        assert retention.statistics.postponed_rounds == 1
+        assert len(made[0].pids) == 2
+        await retention.clean()
+        for log in (A, B):
+            assert [row[0] for row in await stored(run, log)] == [1, 2]
+
+
+async def test_log_with_which_the_process_always_fails_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it does not cost each round a process; records that are too old still go."""
+
+    def fails(self: KeyJudge, batches: object, **_: object) -> None:
+        raise JudgeFailed("it has met a fault")
+
+    monkeypatch.setattr(JudgeHere, "judge", fails)
+    monkeypatch.setattr(task, "JudgeProcess", JudgeHere)
+    both = EAGER | {"cleanup.policy": "compact,delete", "retention.ms": "1000"}
+    async with retention_over(tmp_path, both) as (run, retention):
+        await write(run, A, [(b"a", b"1")], [(b"a", b"2")], [(b"end", b"")])
+        with structlog.testing.capture_logs() as lines:
+            for _ in range(JUDGE_FAILURES_MAX + 2):
+                await retention.clean()
+        assert [line["event"] for line in lines[:-1]] == ["compaction postponed"] * JUDGE_FAILURES_MAX
+        assert lines[-1]["log_level"] == "error"
+        assert "again and again" in lines[-1]["event"]
+        run.clock.ms += 1_500
+        await write(run, A, [(b"b", b"3")])
+        await retention.delete_expired()
+        assert [row[0] for row in await stored(run, A, start=3)] == [3]
+
+
+async def test_stop_does_not_wait_for_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it is stopped, and its answer is waited for: the step ends at once, and then the round."""
+    made: list[NotingProcess] = []
+
+    def stop_it() -> None:
+        os.kill(made[0].pids[0], signal.SIGSTOP)
+        trio.from_thread.run_sync(asked.set)
+
+    monkeypatch.setattr(task, "JudgeProcess", lambda: made.append(NotingProcess()) or made[-1])
+    monkeypatch.setattr(NotingProcess, "on_keys", staticmethod(stop_it))
+    asked = trio.Event()
+    async with retention_over(tmp_path) as (run, retention):
         await write(run, A, [(b"a", b"1")], [(b"a", b"2")], [(b"end", b"")])
         with structlog.testing.capture_logs() as lines:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(retention.run)
-                while not retention.statistics.cleanings:  # noqa: ASYNC110 - it is a plain count
-                    await trio.sleep(0.01)
+                nursery.start_soon(retention.clean)
+                await asked.wait()
+                await trio.sleep(0.1)
                 nursery.cancel_scope.cancel()
-        assert [line["event"] for line in lines] == ["retention postponed", "log compacted"]
-        assert "has ended (code -9)" in lines[0]["reason"]
-        assert [row[0] for row in await stored(run, A)] == [1, 2]
+                began = trio.current_time()
+        assert trio.current_time() - began < ANSWER_S / 2
+        assert lines == []
+        assert not made[0].runs
 
 
 async def test_topic_deleted_in_the_middle_ends_its_cleaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
