@@ -183,7 +183,8 @@ class Retention:
                         with self._corruption_reported(log):
                             await self._clean_log(current, log, judge)
         finally:
-            await _close(judge)
+            with trio.CancelScope(shield=True):
+                await _close(judge)
 
     def _is_compacted(self, topic: Topic) -> bool:
         return CleanupPolicy.COMPACT in topic_configs.cleanup_policies(topic, self._settings)
@@ -289,8 +290,7 @@ class Retention:
 
 async def _close(judge: JudgeProcess) -> None:
     if judge.runs:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(judge.close)
+        await trio.to_thread.run_sync(judge.close)
 
 
 _DONE = object()
