@@ -1,10 +1,10 @@
 """One node as a child process: start it, wait for it, stop it, kill it and start it again.
 
 The quick start, the benchmark, the client tests and the crash test all run the node as a user does: `python -m
-fairlog.cli serve`, a process of its own, with real sockets. They share this module. It knows only what a user knows
-about the node: the flags, the environment, the line `fairlog ready on HOST:PORT` on standard output, and that SIGTERM
-ends it. Only to kill one of several processes, and to know that all are gone, it looks at what the supervisor gives
-them.
+fairlog.cli serve`, a process of its own, with real sockets. They share this module. (The tests do not load the program
+each time: `tests/forked_nodes.py`.) It knows only what a user knows about the node: the flags, the environment, the
+line `fairlog ready on HOST:PORT` on standard output, and that SIGTERM ends it. Only to kill one of several processes,
+and to know that all are gone, it looks at what the supervisor gives them.
 
 Standard output and the log go to files beside the data directory, never to pipes: a pipe that is not read would stop
 the node. Only the standard library is used.
@@ -19,10 +19,11 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 READY_PREFIX = "fairlog ready on "
 CONSOLE_PREFIX = "fairlog console on "
@@ -96,6 +97,51 @@ class NodeNotReady(NodeDidNotStart):
     """It was not ready in time, but it runs: perhaps the machine had other work to do."""
 
 
+class Child(Protocol):
+    """A process that was started, as `subprocess.Popen` has it."""
+
+    pid: int
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, sig: int) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class StartChild(Protocol):
+    """Starts a process in a session of its own; what it writes is appended to two files that are there."""
+
+    def __call__(
+        self, command: Sequence[str], *, cwd: Path, environment: Mapping[str, str], output: Path, log: Path
+    ) -> Child: ...
+
+
+def start_program(
+    command: Sequence[str], *, cwd: Path, environment: Mapping[str, str], output: Path, log: Path
+) -> Child:
+    """Start it as a shell does."""
+    with output.open("ab") as stdout, log.open("ab") as stderr:
+        return subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,  # Ctrl-C at the terminal is for the caller, who then stops the node in order
+        )
+
+
+start_child: StartChild = start_program
+"""What starts a node here: the tests put another one in its place (`tests/forked_nodes.py`)."""
+
+
 @dataclass(slots=True, weakref_slot=True)
 class NodeProcess:
     """A node with the directory `data_dir`. It keeps its port over restarts, because clients that survive a crash need
@@ -125,7 +171,7 @@ class NodeProcess:
     the first one's.
     """
     processes: int = 1
-    _child: subprocess.Popen[bytes] | None = None
+    _child: Child | None = None
     _listening: str | None = None
 
     @property
@@ -196,17 +242,16 @@ class NodeProcess:
             sys.executable, *self.program, "serve",
             "--data-dir", str(self.data_dir), "--listen", self.listening, *self._several, *self.arguments,
         ]  # fmt: skip
-        with self._output_path.open("wb") as output, self.log_path.open("ab") as log:
-            self._child = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                # Many nodes run side by side here, and would all want the one port of the default.
-                env=os.environ | {"FAIRLOG_ADMIN_LISTEN": "off"} | self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C at the terminal is for the caller, who then stops the node in order
-            )
+        self._output_path.write_bytes(b"")
+        self.log_path.touch()
+        self._child = start_child(
+            command,
+            cwd=ROOT,
+            # Many nodes run side by side here, and would all want the one port of the default.
+            environment=os.environ | {"FAIRLOG_ADMIN_LISTEN": "off"} | self.environment,
+            output=self._output_path,
+            log=self.log_path,
+        )
 
     @property
     def _several(self) -> Sequence[str]:

@@ -1,5 +1,6 @@
-"""What all tests share: their order, what properties promise, on how many processes their nodes run (`processes.py`),
-which of their combinations run (`pairs.py`), what CI may skip (`lacking.py`), and how one that hangs ends (`hung.py`).
+"""What all tests share: their order, what properties promise, how nodes start (`forked_nodes.py`) and on how many
+processes they run (`processes.py`), which of their combinations run (`pairs.py`), what CI may skip (`lacking.py`), and
+how one that hangs ends (`hung.py`).
 
 A process runs all tests of a file, and all those of tests/on_kafka: they share three brokers, which end with the last
 of them. What takes longest comes first, lest one process be left with it when the others are done. No property promises
@@ -16,7 +17,8 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from tests import hung, lacking
+from scripts import node_process
+from tests import forked_nodes, hung, lacking
 from tests.pairs import drop_other_halves
 from tests.processes import processes as processes
 from tests.processes import skip_on_several, spread
@@ -42,6 +44,8 @@ _HERE = Path(__file__).parent
 
 settings.register_profile("fairlog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fairlog")
+
+node_process.start_child = forked_nodes.start
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
