@@ -184,8 +184,9 @@ def test_process_that_cannot_be_started_is_told() -> None:
 
 
 _NODE = """
-import sys, time
+import signal, sys, time
 from fairlog.retention.judge_process import JudgeProcess
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # tests that run in the background ignore it, and so do their children
 judge = JudgeProcess()
 judge.begin(bytes(16), 10)
 print(judge._process.pid, flush=True)
@@ -202,8 +203,11 @@ def test_process_ends_with_its_node(number: signal.Signals) -> None:
     with node:
         pid = int(node.stdout.readline())
         assert os.getpgid(pid) != os.getpgid(node.pid)
-        os.killpg(node.pid, number)
-        node.wait(PATIENCE_S)
+        try:
+            os.killpg(node.pid, number)
+            node.wait(PATIENCE_S)
+        finally:
+            node.kill()
     deadline = time.monotonic() + PATIENCE_S
     while _runs(pid):
         assert time.monotonic() < deadline, "it goes on without its node"
